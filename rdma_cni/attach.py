@@ -1,0 +1,672 @@
+"""What the plugin does: attach a VF to a pod, detach it, check it, collect what was left, be ready.
+
+ADD from top to bottom is the specification of the plugin. Nothing here prints, ends the process
+or keeps state of its own: a resident process could call it as the executable does.
+"""
+
+import os
+import time
+from errno import EEXIST, EOPNOTSUPP
+
+from rdma_cni import addressing, config, device, home, netns
+from rdma_cni.cni import delegate, log, validate
+from rdma_cni.cni.errors import (
+    CHECK_FAILED,
+    INTERFACE_NAME_TAKEN,
+    IPAM_NO_ADDRESS,
+    IPAM_NONSENSE,
+    KERNEL_REFUSED,
+    NO_NETDEV,
+    NO_RDMA_DEVICE,
+    NOT_AVAILABLE,
+    OWN_NAMESPACE,
+    SHARED_MODE,
+    TRY_AGAIN,
+    CniError,
+)
+from rdma_cni.cni.plugin import valid_attachments
+from rdma_cni.cni.request import Request
+from rdma_cni.cni.typecast import cast
+from rdma_cni.cni.undo import Undo
+from rdma_cni.device import Function
+from rdma_cni.host import Host, links_in
+from rdma_cni.link import ARPHRD_ETHER, ARPHRD_INFINIBAND, Link, Links
+from rdma_cni.netlink import NetlinkError
+from rdma_cni.netns import Namespace
+from rdma_cni.rdma import Device, Rdma
+from rdma_cni.state import Attachment, NetdevRecord, RdmaRecord
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdma_cni.cni.models import Result
+    from rdma_cni.models import NetConf
+
+
+_REBIRTH_PATIENCE = 5.0
+
+
+def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
+    """ADD: give the VF's RDMA devices, and its netdev when the plugin stands alone, to the pod."""
+    conf = config.load(request)
+    pod = netns.open_pod(request.netns, own_allowed=own_allowed)
+    undo.lend(pod.close)
+    host = Host()
+    undo.lend(host.close)
+    pod_links = links_in(pod)
+    undo.lend(pod_links.close)
+
+    # Look at everything before anything is touched.
+    _require_exclusive(host)
+    function = device.find(request, conf, pod_links)
+    if function is None:
+        raise device.missing(request)
+    lock = host.state.lock(function.id, f"{request.command} of {request.container}/{request.ifname}")
+    undo.lend(lock.release)
+    _take_over(host, request, function)
+    devices = _devices_on_host(host, function)
+    alone = request.config.get("prevResult") is None
+    netdev = _choose_netdev(host, function, devices) if alone else None
+    if alone:
+        taken = pod_links.get(request.ifname)
+        if taken:
+            raise _name_taken(request, taken)
+        if netdev is None and conf.ipam and conf.ipam.type:
+            raise CniError(
+                NO_NETDEV,
+                f"{function.id}: found no netdev, expected one for the addresses of `ipam`: remove that section",
+            )
+
+    # Write down what DEL needs, then act. Taking it back looks at the kernel, not at how far this came.
+    attachment = Attachment(request.network, request.container, request.ifname, function.id, request.netns, pod.cookie)
+    attachment.rdma = [RdmaRecord(found.index, found.guid, found.name) for found in devices]
+    if netdev:
+        attachment.netdev = NetdevRecord(
+            netdev.name, netdev.mac, netdev.mtu, netdev.kind, netdev.altnames, netdev.alias, netdev.up
+        )
+    host.state.put(attachment)
+    undo.push(f"take {function.id} back", lambda: _release(host, attachment, pod))
+
+    for found in devices:
+        _move_rdma(host, found, pod)
+    if conf.args and conf.args.cni and conf.args.cni.rdmaDeviceName:
+        _rename_rdma(pod, devices, conf.args.cni.rdmaDeviceName)
+    if netdev and attachment.netdev:
+        if netdev.kind == ARPHRD_INFINIBAND:
+            netdev = _reborn(host, function, netdev)
+        netdev = _move_netdev(host, request, netdev, pod, pod_links)
+        _dress(pod_links, netdev, conf, attachment)
+
+    if conf.ipam and conf.ipam.type:
+        plugin = conf.ipam.type
+        undo.push(f"give the address of {plugin} back", lambda: delegate.run(request, plugin, "DEL"))
+        raw = delegate.run(request, plugin)
+        answer = _addresses(raw, plugin)
+        netdev = pod_links.get(request.ifname)
+        if netdev is None:
+            raise CniError(
+                NO_NETDEV, f"{request.ifname} in the pod: found nothing, expected the interface that `ipam` is for"
+            )
+        _remember_addresses(host, attachment, answer, pod_links, netdev)
+        if not alone:
+            undo.push("remove the addresses", lambda: _unaddress(attachment, pod_links))
+        addressing.configure(pod, pod_links, netdev, answer, unique=False)
+        addressing.announce(pod, pod_links, netdev, attachment.addresses)
+        return _result(request, function, pod_links.get(netdev.ifindex) if alone else None, raw)
+    if netdev and alone:
+        pod_links.set(netdev.ifindex, up=True)
+        netdev = pod_links.get(netdev.ifindex)
+    return _result(request, function, netdev, {})
+
+
+def delete(request: Request, own_allowed: bool) -> None:
+    """DEL: the mirror image of ADD, for whatever of it is still there."""
+    conf = config.load(request)
+    host = Host()
+    pod = netns.open_if_there(request.netns) if request.netns else None
+    try:
+        if pod and netns.is_own(pod) and not own_allowed:
+            raise CniError(
+                OWN_NAMESPACE, f"CNI_NETNS: found {request.netns[:200]!r}, the plugin's own namespace, expected a pod's"
+            )
+        attachment = host.state.get(request.network, request.container, request.ifname)
+        if attachment is None:
+            attachment = _reconstruct(host, request, conf, pod)
+        if attachment:
+            _detach(host, attachment, pod)
+    finally:
+        if pod:
+            pod.close()
+        host.close()
+    if conf.ipam and conf.ipam.type:
+        delegate.run(request, conf.ipam.type)
+
+
+def check(request: Request, own_allowed: bool) -> None:
+    """CHECK: what ADD made is there still. Raises CniError 111 for what differs."""
+    conf = config.load(request)
+    pod = netns.open_pod(request.netns, own_allowed=own_allowed)
+    host = Host()
+    pod_links = links_in(pod)
+    try:
+        _require_exclusive(host)
+        attachment = host.state.get(request.network, request.container, request.ifname)
+        if attachment is None:
+            attachment = _expected(request, conf, pod, pod_links)
+        elif attachment.cookie != pod.cookie:
+            raise CniError(
+                CHECK_FAILED,
+                f"CNI_NETNS: found {request.netns!r} to be another namespace than the one that {attachment.function} "
+                "was given to; expected the same: recreate the pod",
+            )
+        _check_rdma(attachment, pod)
+        _check_netdev(attachment, pod_links)
+    finally:
+        pod_links.close()
+        pod.close()
+        host.close()
+    if conf.ipam and conf.ipam.type:
+        delegate.run(request, conf.ipam.type)
+
+
+def gc(request: Request) -> None:
+    """GC: detach what belongs to this network and is not in `cni.dev/valid-attachments`."""
+    valid = valid_attachments(request)
+    conf = config.load(request)
+    plugin = conf.ipam.type if conf.ipam else None
+    collects = bool(plugin) and delegate.supports(request, str(plugin), "1.1.0")
+    failures: list[CniError] = []
+    host = Host()
+    try:
+        for attachment in host.state.of_network(request.network):
+            if (attachment.container, attachment.ifname) in valid:
+                continue
+            log.info(f"collecting {attachment}")
+            try:
+                _collect(host, attachment)
+                if plugin and not collects:
+                    _delete_address(request, plugin, attachment)
+            except CniError as error:
+                failures.append(error)
+    finally:
+        host.close()
+    if plugin and collects:
+        try:
+            delegate.run(request, plugin)
+        except CniError as error:
+            failures.append(error)
+    if failures:
+        for failure in failures[1:]:
+            log.error(str(failure))
+        raise failures[0]
+
+
+def status(request: Request) -> None:
+    """STATUS: raises CniError 50 when an ADD could not succeed."""
+    conf = config.load(request)
+    host = Host()
+    try:
+        _require_exclusive(host)
+        host.state.of_network(request.network)
+    except CniError as error:
+        raise CniError(NOT_AVAILABLE, error.message, error.details) from None
+    finally:
+        host.close()
+    if conf.ipam and conf.ipam.type:
+        try:
+            path = delegate.find(request, conf.ipam.type)
+        except CniError as error:
+            raise CniError(NOT_AVAILABLE, error.message) from None
+        if delegate.supports(request, conf.ipam.type, "1.1.0"):
+            delegate.run(request, conf.ipam.type)
+        else:
+            log.debug(f"{path} is older than STATUS")
+
+
+# ADD's steps
+
+
+def _require_exclusive(host: Host) -> None:
+    if not host.rdma.exclusive():
+        raise CniError(
+            SHARED_MODE,
+            "RDMA subsystem: found it in shared mode, in which every pod sees every device and none can be moved; "
+            "expected exclusive mode: put the line 'options ib_core netns_mode=0' into "
+            "/etc/modprobe.d/rdma-cni.conf (and into the initramfs, if that loads ib_core) and reboot: "
+            "the mode cannot change while other network namespaces exist",
+        )
+
+
+def _take_over(host: Host, request: Request, function: Function) -> None:
+    """See that nobody has the function; put right what a DEL that never came has left of it."""
+    mine = host.state.get(request.network, request.container, request.ifname)
+    if mine and mine.function != function.id:
+        raise CniError(
+            TRY_AGAIN,
+            f"{mine}: already has {mine.function}, and now asks for {function.id}: call DEL for it first",
+        )
+    holder = host.state.of_function(function.id)
+    if holder is None:
+        return
+    if function.rdma_names() == []:
+        live = netns.find(holder.cookie)
+        if live:
+            live.close()
+            raise CniError(
+                TRY_AGAIN, f"{function.id}: found busy, with {holder}; expected it free: call DEL for that first"
+            )
+    log.warning(f"{function.id} was left by {holder}, for which no DEL came: taking it back")
+    _release(host, holder, None)
+
+
+def _devices_on_host(host: Host, function: Function) -> list[Device]:
+    """The function's RDMA devices. Raises CniError 101, or 11 when they are in some namespace."""
+    deadline = time.monotonic() + 1
+    while True:
+        names = function.rdma_names()
+        if names is None:
+            if not function.exists():
+                raise CniError(TRY_AGAIN, f"{function.id}: disappeared while it was looked at; try again")
+            raise CniError(
+                NO_RDMA_DEVICE,
+                f"{function.id}: found no RDMA device on this function, expected at least one: is the driver's RDMA "
+                "part loaded (mlx5_ib, irdma, bnxt_re, ...)? `ls /sys/class/infiniband` lists what there is",
+            )
+        devices = [found for found in host.rdma.devices() if found.name in names]
+        if names and len(devices) == len(names):
+            return devices
+        # udev renamed one between the two looks, or one is coming home at this moment.
+        if time.monotonic() > deadline:
+            raise CniError(
+                TRY_AGAIN,
+                f"{function.id}: found its RDMA device in another network namespace, attached by nobody that this "
+                "plugin knows; expected it on the host: another tool or a leftover namespace has it",
+            )
+        time.sleep(0.01)
+
+
+def _choose_netdev(host: Host, function: Function, devices: list[Device]) -> Link | None:
+    """The function's netdev: of several, the one of the first RDMA device's link layer and port."""
+    names = function.netdev_names()
+    if names is None:
+        return None
+    links = [link for link in (host.links.get(name) for name in names) if link]
+    if not links:
+        raise CniError(
+            TRY_AGAIN,
+            f"{function.id}: found its netdev in another network namespace, expected it on the host: without a "
+            "`prevResult` this plugin moves it itself; after `sriov`, chain it by a conflist",
+        )
+    if len(links) > 1:
+        layers = function.link_layers(devices[0].name)
+        kind = ARPHRD_INFINIBAND if layers and layers[0] == "InfiniBand" else ARPHRD_ETHER
+        links = [link for link in links if link.kind == kind] or links
+        own = host.rdma.netdevs(devices[0].index)
+        links = [link for link in links if link.ifindex in own] or links
+        guid = devices[0].guid.to_bytes(8, "big").hex(":")
+        links = [link for link in links if kind == ARPHRD_INFINIBAND and link.mac.endswith(guid)] or links
+    return min(links, key=lambda link: (function.dev_port(link.name), link.ifindex))
+
+
+def _move_rdma(host: Host, found: Device, pod: Namespace) -> None:
+    try:
+        host.rdma.move(found.index, pod.fd)
+    except NetlinkError as error:
+        if error.errno == EOPNOTSUPP:
+            raise CniError(
+                KERNEL_REFUSED,
+                f"RDMA device {found.name!r}: its driver cannot change its namespace ({error}); expected one that "
+                "can: update the driver or the kernel",
+            ) from None
+        raise error.report(f"move RDMA device {found.name!r} into {pod.path}") from None
+
+
+def _rename_rdma(pod: Namespace, devices: list[Device], name: str) -> None:
+    with pod:
+        inside = Rdma()
+        try:
+            for number, found in enumerate(devices):
+                wanted = f"{name}_{number}" if number else name
+                try:
+                    inside.rename(found.index, wanted)
+                except NetlinkError as error:
+                    if error.errno == EEXIST:
+                        raise CniError(
+                            INTERFACE_NAME_TAKEN,
+                            f"args.cni.rdmaDeviceName: found {wanted!r} taken by another RDMA device of the node, "
+                            "expected a name that is unique on it, in all namespaces: choose another",
+                        ) from None
+                    raise error.report(f"rename RDMA device {found.name!r} to {wanted!r}") from None
+        finally:
+            inside.close()
+
+
+def _reborn(host: Host, function: Function, before: Link) -> Link:
+    """The InfiniBand netdev that the kernel made when the RDMA device had changed its namespace."""
+    deadline = time.monotonic() + _REBIRTH_PATIENCE
+    guid = before.mac[-23:]
+    while True:
+        for name in function.netdev_names() or []:
+            link = host.links.get(name)
+            if link and link.kind == ARPHRD_INFINIBAND and link.ifindex != before.ifindex and link.mac[-23:] == guid:
+                return link
+        if time.monotonic() > deadline:
+            raise CniError(
+                NO_NETDEV,
+                f"{function.id}: its IPoIB netdev {before.name!r} went with the move of the RDMA device, and none "
+                f"came in its place within {_REBIRTH_PATIENCE:.0f} s; expected one: is ib_ipoib loaded?",
+            )
+        time.sleep(0.01)
+
+
+def _move_netdev(host: Host, request: Request, link: Link, pod: Namespace, pod_links: Links) -> Link:
+    """Move a netdev into the pod as CNI_IFNAME, in one request; the netdev as it is there.
+
+    The kernel moves first and renames then: a name that is taken in the pod would leave the netdev
+    there under its old one, so that is asked before. An alternative name that equals CNI_IFNAME or
+    anything in the pod refuses the move: it goes now and comes back with the netdev.
+    """
+    try:
+        for altname in link.altnames:
+            if altname == request.ifname or pod_links.get(altname):
+                host.links.delete_altname(link.ifindex, altname)
+        host.links.set(link.ifindex, name=request.ifname, namespace=pod.fd)
+    except NetlinkError as error:
+        if error.errno == EEXIST:
+            raise _name_taken(request, pod_links.get(request.ifname)) from None
+        raise error.report(f"move {link.name!r} into {pod.path} as {request.ifname!r}") from None
+    moved = pod_links.get(request.ifname)
+    if moved is None:
+        raise CniError(NO_NETDEV, f"{request.ifname} in the pod: found nothing right after it was moved there")
+    return moved
+
+
+def _name_taken(request: Request, taken: Link | None) -> CniError:
+    who = f"by a netdev there ({taken.name!r}, index {taken.ifindex})" if taken else "there"
+    return CniError(
+        INTERFACE_NAME_TAKEN,
+        f"CNI_IFNAME: found {request.ifname!r} taken {who} in the pod, expected it free: "
+        "has this pod been attached already? To add RDMA to an interface that another plugin made, chain after it",
+    )
+
+
+def _dress(pod_links: Links, link: Link, conf: "NetConf", attachment: Attachment) -> None:
+    """Give the netdev in the pod the MAC and MTU that were asked for, and the mark of where it is from."""
+    runtime_mac = conf.runtimeConfig.mac if conf.runtimeConfig else None
+    mac = runtime_mac or conf.mac or None
+    if attachment.netdev is None:
+        return
+    alias = home.mark(attachment.netdev, attachment.rdma)
+    try:
+        pod_links.set(link.ifindex, alias=alias, mtu=conf.mtu, mac=mac)
+    except NetlinkError as error:
+        asked = [f"MTU {conf.mtu}"] if conf.mtu else []
+        asked += [f"MAC {mac}"] if mac else []
+        raise error.report(f"give {link.name!r} {' and '.join(asked) or 'its mark'} (mtu, mac)") from None
+
+
+def _addresses(raw: dict[str, object], plugin: str) -> "Result":
+    """An IPAM plugin's answer, checked. Raises CniError 106 or 107."""
+    answer = cast("Result", validate.check("RESULT", raw, prefix=f'answer of plugin "{plugin}": ', code=IPAM_NONSENSE))
+    if not answer.ips:
+        raise CniError(
+            IPAM_NO_ADDRESS, f'plugin "{plugin}": found no address in its answer (ips), expected at least one'
+        )
+    return answer
+
+
+def _remember_addresses(host: Host, attachment: Attachment, answer: "Result", links: Links, link: Link) -> None:
+    """Write down what this plugin is about to set itself: what others set is not its to check or remove."""
+    ips = answer.ips or []
+    there = links.addresses(link.ifindex)
+    attachment.addresses = [ip.address for ip in ips if ip.address not in there]
+    attachment.routes = [(route.dst, addressing.gateway(route, ips), route.table or 0) for route in answer.routes or []]
+    host.state.put(attachment)
+
+
+def _unaddress(attachment: Attachment, pod_links: Links) -> None:
+    """Remove from an interface that stays in the pod what this plugin set on it."""
+    link = pod_links.get(attachment.ifname)
+    if link is None:
+        return
+    for dst, gw, table in attachment.routes:
+        try:
+            pod_links.delete_route(link.ifindex, dst, gw, table=table)
+        except NetlinkError as error:
+            log.debug(f"the route to {dst}: {error}")
+    for address in attachment.addresses:
+        try:
+            pod_links.delete_address(link.ifindex, address)
+        except NetlinkError as error:
+            log.debug(f"the address {address}: {error}")
+
+
+# Results
+
+
+def _result(request: Request, function: Function, link: Link | None, addresses: dict[str, object]) -> dict[str, object]:
+    """The result in the version that was asked for.
+
+    Alone: the interface and what the IPAM plugin answered. Chained: `prevResult`, to which is added
+    what this plugin knows of CNI_IFNAME and what the IPAM plugin answered.
+    """
+    previous = request.config.get("prevResult")
+    result: dict[str, object] = dict(previous) if isinstance(previous, dict) else {}
+    result["cniVersion"] = request.version
+    interfaces: list[dict[str, object]] = [
+        dict(entry) for entry in cast("list[dict[str, object]]", result.get("interfaces") or [])
+    ]
+    if link:
+        interfaces.append({"name": link.name, "mac": link.mac, "sandbox": request.netns})
+        if request.at_least("1.1.0"):
+            interfaces[-1]["mtu"] = link.mtu
+    number = next(
+        (i for i, entry in enumerate(interfaces) if entry.get("name") == request.ifname and entry.get("sandbox")), None
+    )
+    if number is not None and request.at_least("1.1.0") and function.is_pci:
+        interfaces[number].setdefault("pciID", function.id)
+    for entry in interfaces:
+        if not request.at_least("1.1.0"):
+            for key in ("mtu", "socketPath", "pciID"):
+                entry.pop(key, None)
+    if interfaces or "interfaces" in result:
+        result["interfaces"] = interfaces
+    ips = cast("list[dict[str, object]]", result.get("ips") or [])
+    for given in cast("list[dict[str, object]]", addresses.get("ips") or []):
+        ip = {key: value for key, value in given.items() if key not in ("version", "interface")}
+        if number is not None:
+            ip["interface"] = number
+        ips = [*ips, ip]
+    if ips or "ips" in result:
+        result["ips"] = [_ip(request, ip) for ip in ips]
+    routes = [*cast("list[object]", result.get("routes") or []), *cast("list[object]", addresses.get("routes") or [])]
+    if routes or "routes" in result:
+        result["routes"] = routes
+    dns = addresses.get("dns")
+    if dns and not result.get("dns"):
+        result["dns"] = dns
+    return result
+
+
+def _ip(request: Request, ip: dict[str, object]) -> dict[str, object]:
+    """An address as the version has it: up to 0.4.0 it says which IP version it is."""
+    ip = dict(ip)
+    if request.at_least("1.0.0"):
+        ip.pop("version", None)
+    else:
+        ip["version"] = "6" if ":" in str(ip.get("address")) else "4"
+    return ip
+
+
+# DEL's and GC's steps
+
+
+def _detach(host: Host, attachment: Attachment, pod: Namespace | None) -> None:
+    lock = host.state.lock(attachment.function, f"DEL of {attachment.container}/{attachment.ifname}")
+    try:
+        if pod and attachment.cookie and pod.cookie != attachment.cookie:
+            log.warning(f"{pod.path} is another namespace now than the one that {attachment.function} was given to")
+            pod = None
+        if pod and attachment.netdev is None and attachment.addresses:
+            links = links_in(pod)
+            try:
+                _unaddress(attachment, links)
+            finally:
+                links.close()
+        _release(host, attachment, pod)
+    finally:
+        lock.release()
+
+
+def _release(host: Host, attachment: Attachment, pod: Namespace | None) -> None:
+    """Bring an attachment's devices home, then forget it; never the other way round."""
+    home.bring_home(host, attachment, pod)
+    host.state.remove(attachment)
+
+
+def _collect(host: Host, attachment: Attachment) -> None:
+    pod = netns.open_if_there(attachment.netns)
+    try:
+        _detach(host, attachment, pod)
+    finally:
+        if pod:
+            pod.close()
+
+
+def _delete_address(request: Request, plugin: str, attachment: Attachment) -> None:
+    """What GC does with an IPAM plugin that does not know GC."""
+    delegate.run(
+        request,
+        plugin,
+        "DEL",
+        environment={
+            "CNI_CONTAINERID": attachment.container,
+            "CNI_IFNAME": attachment.ifname,
+            "CNI_NETNS": "",
+        },
+    )
+
+
+def _reconstruct(host: Host, request: Request, conf: "NetConf", pod: Namespace | None) -> Attachment | None:
+    """What ADD may have attached, when the state does not know: from configuration and kernel.
+
+    The state was lost, another plugin attached it, or there is nothing left to do (None).
+    """
+    pod_links = links_in(pod) if pod else None
+    try:
+        function = device.find(request, conf, pod_links)
+        if function is None:
+            return None
+        holder = host.state.of_function(function.id)
+        if holder:
+            log.info(f"{function.id} is with {holder} now: nothing to do for this one")
+            return None
+        attachment = Attachment(
+            request.network, request.container, request.ifname, function.id, request.netns, pod.cookie if pod else 0
+        )
+        marked = _marked_netdev(host, function, pod_links)
+        names = marked[1] if marked else []
+        if pod:
+            inside = _devices_in(function, pod)
+            attachment.rdma = [
+                RdmaRecord(found.index, found.guid, names[number] if number < len(names) else "")
+                for number, found in enumerate(inside)
+            ]
+        elif function.rdma_names() == []:
+            home.await_return(function)
+            marked = marked or _marked_netdev(host, function, None)
+        attachment.netdev = marked[0] if marked else None
+        if not attachment.rdma and attachment.netdev is None:
+            return None
+        log.warning(f"no state of {attachment}: returning {function.id} by what the kernel tells")
+        return attachment
+    except CniError as error:
+        # A device that is not there any more cannot be given back.
+        log.warning(f"no state of this attachment, and its device is not to be found: {error}")
+        return None
+    finally:
+        if pod_links:
+            pod_links.close()
+
+
+def _devices_in(function: Function, pod: Namespace) -> list[Device]:
+    """The function's RDMA devices that are in the pod."""
+    sysfs = pod.sysfs()
+    try:
+        names = function.rdma_names(sysfs) or []
+    finally:
+        os.close(sysfs)
+    with pod:
+        inside = Rdma()
+        try:
+            return [found for found in inside.devices() if found.name in names]
+        finally:
+            inside.close()
+
+
+def _marked_netdev(host: Host, function: Function, pod_links: Links | None) -> tuple[NetdevRecord, list[str]] | None:
+    """The function's netdev that this plugin moved, by the mark it carries, in the pod or on the host."""
+    links = [link for link in pod_links.all() if link.parent == function.id] if pod_links else []
+    links += [link for link in (host.links.get(name) for name in function.netdev_names() or []) if link]
+    return next((found for found in map(home.read_mark, links) if found), None)
+
+
+# CHECK's steps
+
+
+def _expected(request: Request, conf: "NetConf", pod: Namespace, pod_links: Links) -> Attachment:
+    """What CHECK expects when the state is lost: what the configuration and `prevResult` say."""
+    function = device.find(request, conf, pod_links)
+    if function is None:
+        raise device.missing(request)
+    attachment = Attachment(request.network, request.container, request.ifname, function.id, request.netns, 0)
+    if conf.ipam and conf.ipam.type and conf.prevResult:
+        interfaces = conf.prevResult.interfaces or []
+        mine = {i for i, entry in enumerate(interfaces) if entry.name == request.ifname and entry.sandbox}
+        ips = [ip for ip in conf.prevResult.ips or [] if ip.interface is None or ip.interface in mine]
+        attachment.addresses = [ip.address for ip in ips]
+    return attachment
+
+
+def _check_rdma(attachment: Attachment, pod: Namespace) -> None:
+    function = Function(attachment.function)
+    inside = {found.index for found in _devices_in(function, pod)}
+    missing = [record.name for record in attachment.rdma if record.index not in inside]
+    if missing or not inside:
+        names = ", ".join(repr(name) for name in missing) or "its RDMA device"
+        raise CniError(
+            CHECK_FAILED,
+            f"{attachment.function}: found {names} not in the pod's namespace, expected it there: it was moved away, "
+            "or its driver was bound anew; recreate the pod",
+        )
+
+
+def _check_netdev(attachment: Attachment, pod_links: Links) -> None:
+    """The netdev, and the addresses and routes, where this plugin set them."""
+    if attachment.netdev is None and not attachment.addresses and not attachment.routes:
+        return
+    name = attachment.ifname
+    link = pod_links.get(name)
+    if link is None:
+        raise CniError(CHECK_FAILED, f"{name} in the pod: found no such interface, expected the one that ADD made")
+    if attachment.netdev is not None and link.parent != attachment.function:
+        raise CniError(
+            CHECK_FAILED,
+            f"{name} in the pod: found a netdev on {link.parent or 'no device'}, expected one on {attachment.function}",
+        )
+    if not link.up:
+        raise CniError(CHECK_FAILED, f"{name} in the pod: found it down, expected it up")
+    there = pod_links.addresses(link.ifindex)
+    for address in attachment.addresses:
+        if address not in there:
+            found = ", ".join(there) or "none"
+            raise CniError(
+                CHECK_FAILED, f"{name} in the pod: found the addresses {found}, expected {address} among them"
+            )
+    # A route that was moved to another table, as the plugin `sbr` does, is not gone.
+    routes = {(route.dst, route.gw) for route in pod_links.routes(link.ifindex)}
+    for dst, gw, _ in attachment.routes:
+        if (addressing.network(dst), gw) not in routes:
+            via = f" via {gw}" if gw else ""
+            raise CniError(
+                CHECK_FAILED, f"{name} in the pod: found no route to {dst}{via}, expected the one that ADD set"
+            )

@@ -1,0 +1,173 @@
+"""Running another plugin (CNI spec 1.1.0, "Plugin Delegation"): an IPAM plugin, in practice."""
+
+import os
+import select
+from _signal import SIGKILL, SIGPIPE  # type: ignore[import-not-found]
+
+from rdma_cni.cni import checks, jsontext, log
+from rdma_cni.cni.errors import (
+    INVALID_CONFIG,
+    INVALID_ENVIRONMENT,
+    IPAM_FAILED,
+    IPAM_MISSING,
+    IPAM_NONSENSE,
+    CniError,
+)
+from rdma_cni.cni.request import Request
+
+_MAX_ANSWER = 1 << 20
+
+
+def supports(request: Request, plugin: str, version: str) -> bool:
+    """Whether `plugin` speaks `version`: older ones answer commands that they do not know with errors."""
+    question = jsontext.dump({"cniVersion": request.version})
+    try:
+        answer = run(request, plugin, "VERSION", stdin=question)
+    except CniError as error:
+        log.debug(f"{plugin} VERSION: {error}")
+        return False
+    versions = answer.get("supportedVersions")
+    return isinstance(versions, list) and version in versions
+
+
+def run(
+    request: Request,
+    plugin: str,
+    command: str = "",
+    *,
+    stdin: bytes | None = None,
+    environment: dict[str, str] | None = None,
+) -> dict[str, object]:
+    """Run `plugin` (a `type`) for `request` and return the object it answered, {} for nothing.
+
+    It gets the configuration that this plugin got, byte for byte, and the caller's environment
+    with `command` and what `environment` changes. Raises CniError: 104 when there is no such
+    plugin, its own code when it says one, 105 when it fails without, 106 for an answer that is
+    no object.
+    """
+    path = find(request, plugin)
+    command = command or request.command
+    env = callers_environment()
+    env.update(environment or {})
+    env["CNI_COMMAND"] = command
+    answer, status = _execute(path, env, request.stdin if stdin is None else stdin)
+    what = f'plugin "{plugin}" ({path}) {command}'
+    if len(answer) > _MAX_ANSWER:
+        raise CniError(IPAM_NONSENSE, f"{what}: answered more than {_MAX_ANSWER} bytes, expected one JSON object")
+    if status == 0 and not answer.strip():
+        return {}
+    try:
+        value = jsontext.parse(answer)
+    except ValueError as error:
+        value = None
+        problem = str(error)
+    else:
+        problem = f"found a {type(value).__name__}"
+    if status == 0:
+        if not isinstance(value, dict):
+            shown = answer[:80].decode(errors="backslashreplace")
+            raise CniError(IPAM_NONSENSE, f"{what}: expected one JSON object, {problem}: {shown!r}")
+        return value
+    code, message = (value.get("code"), value.get("msg")) if isinstance(value, dict) else (None, None)
+    if isinstance(code, int) and code > 0 and isinstance(message, str):
+        details = value.get("details") if isinstance(value, dict) else ""
+        raise CniError(code, f'plugin "{plugin}": {message}', details if isinstance(details, str) else "")
+    ended = f"with signal {-status}" if status < 0 else f"with exit status {status}"
+    raise CniError(
+        IPAM_FAILED,
+        f"{what}: ended {ended} and no CNI error on its stdout ({problem}); see what it wrote to stderr",
+    )
+
+
+def find(request: Request, plugin: str) -> str:
+    """The path of the executable for `plugin` in CNI_PATH. Raises CniError 4, 7 or 104."""
+    try:
+        checks.plugin_name(plugin)
+    except ValueError as error:
+        raise CniError(INVALID_CONFIG, f"ipam.type: found {plugin[:80]!r}, expected {error}") from None
+    if not request.path:
+        raise CniError(INVALID_ENVIRONMENT, f'CNI_PATH: not set, so the plugin "{plugin}" cannot be found')
+    for directory in request.path:
+        path = f"{directory}/{plugin}"
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    raise CniError(
+        IPAM_MISSING,
+        f'no executable "{plugin}" in CNI_PATH ({":".join(request.path)}): install that plugin there, '
+        "or change the `type` that names it",
+    )
+
+
+def callers_environment() -> dict[str, str]:
+    """The environment as the caller gave it, without what the frozen program's start added.
+
+    PyInstaller's bootloader sets LD_LIBRARY_PATH to the bundle's libraries, which would break
+    another program, and keeps the caller's in LD_LIBRARY_PATH_ORIG.
+    """
+    env = dict(os.environ)
+    if "_PYI_ARCHIVE_FILE" in env or "_PYI_APPLICATION_HOME_DIR" in env:
+        original = env.pop("LD_LIBRARY_PATH_ORIG", None)
+        env.pop("LD_LIBRARY_PATH", None)
+        if original is not None:
+            env["LD_LIBRARY_PATH"] = original
+    for name in [name for name in env if name.startswith("_PYI_")]:
+        del env[name]
+    return env
+
+
+def _execute(path: str, env: dict[str, str], stdin: bytes) -> tuple[bytes, int]:
+    """Run `path`; its stdout (one byte over _MAX_ANSWER at the most) and its exit status."""
+    # A file as stdin: with a pipe, a plugin that does not read could block this process.
+    given = os.memfd_create("cni-config", os.MFD_CLOEXEC)
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        os.write(given, stdin)
+        os.lseek(given, 0, os.SEEK_SET)
+        pid = os.posix_spawn(
+            path,
+            [path],
+            env,
+            file_actions=[(os.POSIX_SPAWN_DUP2, given, 0), (os.POSIX_SPAWN_DUP2, writing, 1)],
+            # Python ignores SIGPIPE, and what is ignored stays so across exec.
+            setsigdef=[SIGPIPE],
+        )
+    except OSError as error:
+        os.close(reading)
+        raise CniError(IPAM_FAILED, f"{path}: cannot be run: {error.strerror}") from None
+    finally:
+        os.close(given)
+        os.close(writing)
+    try:
+        return _read_answer(reading, pid)
+    finally:
+        os.close(reading)
+
+
+def _read_answer(reading: int, pid: int) -> tuple[bytes, int]:
+    answer = b""
+    status: int | None = None
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    try:
+        while len(answer) <= _MAX_ANSWER:
+            if poll.poll(100 if status is None else 0):
+                chunk = os.read(reading, 65536)
+                if not chunk:
+                    break
+                answer += chunk
+            elif status is not None:
+                # It ended, and something it left running still holds its stdout.
+                break
+            else:
+                ended, raw = os.waitpid(pid, os.WNOHANG)
+                status = os.waitstatus_to_exitcode(raw) if ended else None
+    except BaseException:
+        if status is None:
+            os.kill(pid, SIGKILL)
+            os.waitpid(pid, 0)
+        raise
+    if status is None:
+        if len(answer) > _MAX_ANSWER:
+            os.kill(pid, SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return answer, status

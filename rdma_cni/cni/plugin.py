@@ -1,0 +1,146 @@
+"""The edge of a CNI plugin: reads the request, runs the command, prints one JSON object.
+
+Nothing else in the program prints to stdout or ends the process.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import os
+import sys
+
+from rdma_cni.cni import jsontext, log
+from rdma_cni.cni.errors import INTERNAL, INVALID_CONFIG, IO_FAILURE, TRY_AGAIN, CniError
+from rdma_cni.cni.request import VERSIONS, Request, read
+from rdma_cni.cni.undo import Undo
+
+
+class Plugin:
+    """A plugin's commands. Each raises CniError for what the caller must be told.
+
+    `add` pushes onto `undo` what takes its work back, should a later step fail, the printing of
+    the result included; its own failures too are undone by the caller.
+    """
+
+    name = ""
+    about = ""
+
+    def add(self, request: Request, undo: Undo) -> dict[str, object]:
+        raise NotImplementedError
+
+    def delete(self, request: Request) -> None:
+        raise NotImplementedError
+
+    def check(self, request: Request) -> None:
+        raise NotImplementedError
+
+    def gc(self, request: Request) -> None:
+        raise NotImplementedError
+
+    def status(self, request: Request) -> None:
+        raise NotImplementedError
+
+
+def run(plugin: Plugin) -> int:
+    """Run the command that the environment asks `plugin` for; returns the exit status."""
+    command = os.environ.get("CNI_COMMAND", "")
+    if not command:
+        sys.stderr.write(f"{plugin.about}\nCNI protocol versions supported: {', '.join(VERSIONS)}\n")
+        return 0
+    version = VERSIONS[-1]
+    undo = Undo()
+    try:
+        _signal.signal(_signal.SIGTERM, _terminated)
+        request = read(command)
+        version = request.version
+        if command != "VERSION":
+            log.about(f"{plugin.name} {command} {request.network} {request.container} {request.ifname}".rstrip())
+        result = _dispatch(plugin, request, undo)
+        if result is not None:
+            _print(result)
+        undo.forget()
+        return 0
+    except CniError as error:
+        failure = error
+    except Exception as error:
+        failure = _internal(error)
+    # A second SIGTERM must not cut the rollback short.
+    _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
+    undo.roll_back()
+    log.error(str(failure))
+    report: dict[str, object] = {"cniVersion": version, "code": failure.code, "msg": failure.message}
+    if failure.details:
+        report["details"] = failure.details
+    try:
+        _print(report)
+    except CniError as error:
+        log.error(str(error))
+    return 1
+
+
+def _dispatch(plugin: Plugin, request: Request, undo: Undo) -> dict[str, object] | None:
+    match request.command:
+        case "ADD":
+            return plugin.add(request, undo)
+        case "DEL":
+            plugin.delete(request)
+        case "CHECK":
+            plugin.check(request)
+        case "GC":
+            plugin.gc(request)
+        case "STATUS":
+            plugin.status(request)
+        case "VERSION":
+            return {"cniVersion": request.version, "supportedVersions": list(VERSIONS)}
+    return None
+
+
+def valid_attachments(request: Request) -> set[tuple[str, str]]:
+    """(container, interface) of what GC is to keep: `cni.dev/valid-attachments`.
+
+    libcni sends null for an empty list, and nothing at all is the same.
+    """
+    key = "cni.dev/valid-attachments"
+    listed = request.config.get(key)
+    if listed is None:
+        return set()
+    if not isinstance(listed, list):
+        raise CniError(INVALID_CONFIG, f"{key}: found {type(listed).__name__}, expected a list")
+    valid = set()
+    for index, entry in enumerate(listed):
+        found = entry if isinstance(entry, dict) else {}
+        container, ifname = found.get("containerID"), found.get("ifname")
+        # A list that cannot be read says nothing of what may go: nothing does.
+        if not isinstance(container, str) or not isinstance(ifname, str):
+            raise CniError(
+                INVALID_CONFIG,
+                f'{key}[{index}]: found {repr(entry)[:80]}, expected {{"containerID": "...", "ifname": "..."}}',
+            )
+        valid.add((container, ifname))
+    return valid
+
+
+def _terminated(signal: int, frame: object) -> None:
+    raise CniError(TRY_AGAIN, "stopped by SIGTERM; what was done so far is undone; call again")
+
+
+def _print(value: dict[str, object]) -> None:
+    data = jsontext.dump(value) + b"\n"
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError as error:
+        raise CniError(IO_FAILURE, f"stdout: the result cannot be written: {error.strerror}") from None
+
+
+def _internal(error: Exception) -> CniError:
+    """A defect of ours, in one line: what was raised, and the lines that led there."""
+    places = []
+    trace = error.__traceback__
+    while trace:
+        code = trace.tb_frame.f_code
+        places.append(f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return CniError(
+        INTERNAL,
+        f"internal error: {type(error).__name__}: {error}; this is a defect of the plugin: please report it",
+        f"at {' > '.join(places)}; Python {sys.version.split()[0]}",
+    )

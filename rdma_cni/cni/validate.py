@@ -1,0 +1,124 @@
+"""Checks a parsed JSON value against a model's schema, with pydantic's compiled core alone.
+
+Importing `pydantic` takes several times as long as everything else that the plugin does; its
+core, one extension module, is loaded without the package around it.
+"""
+
+import sys
+
+from rdma_cni.cni import jsontext
+from rdma_cni.cni.errors import INVALID_CONFIG, CniError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from pydantic_core import ErrorDetails, SchemaValidator
+
+
+class Record:
+    """A validated object: the attributes of the model whose schema it was checked by."""
+
+    # What the core sets on an instance, besides its attributes.
+    __slots__ = ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+
+
+def check(schema: str, value: "Mapping[str, object]", *, prefix: str = "", code: int = INVALID_CONFIG) -> Record:
+    """`value` as a Record of the schema called `schema` ("NETCONF", "RESULT", ...).
+
+    Raises CniError with `code`, naming the first field that is wrong (after `prefix`), what was
+    found there and what was expected.
+    """
+    core = _core()
+    try:
+        return _validator(schema).validate_python(value)  # type: ignore[no-any-return]
+    except core.ValidationError as error:
+        problems = error.errors(include_url=False)
+    raise CniError(code, f"{prefix}{describe(problems[0])}", "; ".join(prefix + describe(p) for p in problems[1:]))
+
+
+def check_leniently(schema: str, value: dict[str, object], problems: list[str]) -> Record:
+    """As `check`, but a field that is wrong is left out, and `problems` is told of it."""
+    core = _core()
+    value = dict(value)
+    while True:
+        try:
+            return _validator(schema).validate_python(value)  # type: ignore[no-any-return]
+        except core.ValidationError as error:
+            for problem in error.errors(include_url=False):
+                problems.append(describe(problem))
+                # A field with a default; one that is needed was checked before.
+                value.pop(str(problem["loc"][0]), None)
+
+
+def describe(problem: "ErrorDetails") -> str:
+    """One problem in the form of all of our errors: field, found, expected."""
+    field = ""
+    for part in problem["loc"]:
+        if isinstance(part, int):
+            field += f"[{part}]"
+        else:
+            field += f".{part}" if field else part
+    if problem["type"] == "missing":
+        return f"{field}: found nothing, expected a value"
+    found = jsontext.dump(problem["input"]).decode()
+    if len(found) > 80:
+        found = found[:77] + "..."
+    message = _EXPECTED.get(problem["type"]) or problem["msg"]
+    for useless in ("Value error, ", "Input should be "):
+        message = message.removeprefix(useless)
+    return f"{field}: found {found}, expected {message}"
+
+
+# In JSON's words, not in Python's.
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "float_type": "a number",
+    "int_type": "an integer",
+    "list_type": "a list",
+    "model_type": "an object",
+    "string_type": "a string",
+    "string_unicode": "a string of valid Unicode",
+}
+
+
+_validators: "dict[str, SchemaValidator]" = {}
+
+
+def _validator(name: str) -> "SchemaValidator":
+    if name not in _validators:
+        try:
+            import rdma_cni_schema  # type: ignore[import-not-found,unused-ignore]
+        except ImportError:
+            # A source tree: the models themselves are at hand.
+            from rdma_cni.cni.schema import portable
+            from rdma_cni.schema import MODELS
+
+            schema = portable(MODELS[name])
+        else:
+            schema = getattr(rdma_cni_schema, name)
+        _validators[name] = _core().SchemaValidator(schema)
+    return _validators[name]
+
+
+def _core() -> "ModuleType":
+    """The module `pydantic_core._pydantic_core`, without running the package's `__init__`."""
+    name = "pydantic_core._pydantic_core"
+    module = sys.modules.get(name)
+    if module is None:
+        frozen = getattr(sys, "_MEIPASS", None)
+        if frozen and "pydantic_core" not in sys.modules:
+            # An empty stand-in for the package, only for as long as the import takes.
+            package = type(sys)("pydantic_core")
+            package.__path__ = [f"{frozen}/pydantic_core"]
+            sys.modules["pydantic_core"] = package
+            try:
+                __import__(name)
+            finally:
+                del sys.modules["pydantic_core"]
+        else:
+            __import__(name)
+        module = sys.modules[name]
+    return module

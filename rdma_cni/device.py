@@ -1,0 +1,158 @@
+"""From a device ID to a function in sysfs, its RDMA devices and its netdevs."""
+
+import os
+
+from rdma_cni.cni import checks, log
+from rdma_cni.cni.errors import INVALID_CONFIG, NO_SUCH_FUNCTION, CniError
+from rdma_cni.cni.request import Request
+from rdma_cni.link import Links
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdma_cni.models import NetConf
+
+_PCI = "bus/pci/devices"
+_AUXILIARY = "bus/auxiliary/devices"
+
+
+class Function:
+    """A PCI function or an auxiliary device: what a VF or a scalable function is in sysfs.
+
+    `id` is its name on its bus. Sysfs shows RDMA devices and netdevs of one namespace only: the
+    host's through `/sys`, another's through the descriptor that `Namespace.sysfs` gives.
+    """
+
+    __slots__ = ("_path", "id")
+
+    def __init__(self, device_id: str) -> None:
+        self.id = device_id
+        self._path = f"{_PCI if ':' in device_id else _AUXILIARY}/{device_id}"
+
+    @property
+    def is_pci(self) -> bool:
+        return ":" in self.id
+
+    def exists(self) -> bool:
+        return os.path.isdir(f"/sys/{self._path}")
+
+    def rdma_names(self, sysfs: int | None = None) -> list[str] | None:
+        """Its RDMA devices' names in one namespace; None when it has none in any.
+
+        An empty list means that they exist, but in another namespace.
+        """
+        return self._list("infiniband", sysfs)
+
+    def netdev_names(self, sysfs: int | None = None) -> list[str] | None:
+        """Its netdevs' names, as `rdma_names`."""
+        return self._list("net", sysfs)
+
+    def _list(self, kind: str, sysfs: int | None) -> list[str] | None:
+        root = "/sys" if sysfs is None else f"/proc/self/fd/{sysfs}"
+        try:
+            return sorted(os.listdir(f"{root}/{self._path}/{kind}"))
+        except FileNotFoundError:
+            return None
+
+    def link_layers(self, rdma_name: str) -> list[str]:
+        """The link layer of each port of an RDMA device that is on the host."""
+        ports = f"/sys/{self._path}/infiniband/{rdma_name}/ports"
+        try:
+            return [_read(f"{ports}/{port}/link_layer") for port in sorted(os.listdir(ports), key=len)]
+        except OSError:
+            return []
+
+    def dev_port(self, netdev_name: str) -> int:
+        """Which port of the function a netdev on the host is, from 0."""
+        try:
+            return int(_read(f"/sys/{self._path}/net/{netdev_name}/dev_port"))
+        except (OSError, ValueError):
+            return 0
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read().strip()
+
+
+def named(device_id: str, field: str) -> Function:
+    """The function with this ID. Raises CniError 102, naming the `field` it stood in."""
+    function = Function(device_id)
+    if not function.exists():
+        kind, where = ("PCI function", _PCI) if function.is_pci else ("auxiliary device", _AUXILIARY)
+        raise CniError(
+            NO_SUCH_FUNCTION,
+            f"{field}: found {device_id!r}, but there is no such {kind} in /sys/{where}: "
+            "list them with `ls`, and see whether its driver still has its VFs",
+        )
+    return function
+
+
+def find(request: Request, conf: "NetConf", pod_links: Links | None) -> Function | None:
+    """The function that the attachment is about, or None when nothing names one.
+
+    The order: `deviceID`, `pciBusID`, `runtimeConfig.deviceID`, the `pciID` of the interface in
+    `prevResult`, the parent device of CNI_IFNAME in the pod, the interface's MAC in `prevResult`
+    among the VFs that the PFs know. Raises CniError 102 when what is named does not exist.
+    """
+    for field, value in (
+        ("deviceID", conf.deviceID),
+        ("pciBusID", conf.pciBusID),
+        ("runtimeConfig.deviceID", conf.runtimeConfig.deviceID if conf.runtimeConfig else None),
+    ):
+        if value:
+            return named(value, field)
+    mac = ""
+    for index, interface in enumerate((conf.prevResult.interfaces if conf.prevResult else None) or []):
+        if interface.name != request.ifname or not interface.sandbox:
+            continue
+        mac = mac or (interface.mac or "").lower()
+        if interface.pciID:
+            field = f"prevResult.interfaces[{index}].pciID"
+            try:
+                return named(checks.device_id(interface.pciID), field)
+            except ValueError as error:
+                raise CniError(INVALID_CONFIG, f"{field}: found {interface.pciID[:80]!r}, expected {error}") from None
+    if pod_links:
+        link = pod_links.get(request.ifname)
+        if link and link.parent:
+            function = _of_parent(link.parent)
+            if function:
+                return function
+    return _of_mac(mac) if mac else None
+
+
+def missing(request: Request) -> CniError:
+    """The error for an ADD that nothing names a device for."""
+    return CniError(
+        INVALID_CONFIG,
+        f"deviceID: found nothing, expected the PCI address or auxiliary device of a VF; also looked at pciBusID, "
+        f"runtimeConfig.deviceID, pciID and mac of {request.ifname} in prevResult, and the device below "
+        f"{request.ifname} in the pod. With Multus, let a device plugin provide it "
+        "(annotation k8s.v1.cni.cncf.io/resourceName)",
+    )
+
+
+def _of_parent(parent: str) -> Function | None:
+    try:
+        function = Function(checks.device_id(parent))
+    except ValueError:
+        # A bus that we do not know: vmbus, virtio.
+        return None
+    return function if function.exists() else None
+
+
+def _of_mac(mac: str) -> Function | None:
+    links = Links()
+    try:
+        found = [(pf, index) for pf, index, vf_mac in links.virtual_function_macs() if vf_mac == mac]
+    finally:
+        links.close()
+    if len(found) > 1:
+        log.warning(f"the MAC {mac} in prevResult is that of {len(found)} VFs: it names none of them")
+    if len(found) != 1:
+        return None
+    pf, index = found[0]
+    try:
+        return _of_parent(os.path.basename(os.readlink(f"/sys/{_PCI}/{pf}/virtfn{index}")))
+    except OSError:
+        return None

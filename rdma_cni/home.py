@@ -1,0 +1,284 @@
+"""Brings an attachment's devices home, wherever they are: for DEL, for GC, and when an ADD fails.
+
+It looks at where things are and never at how far an ADD came, so that it serves after a kill at
+any point, and a second time. RDMA devices come first: on InfiniBand the netdev dies with the move
+of its RDMA device, and the one that is born on the host is the one to put right.
+"""
+
+import time
+from errno import EEXIST
+
+from rdma_cni import netns
+from rdma_cni.cni import checks, log
+from rdma_cni.cni.errors import TRY_AGAIN, CniError
+from rdma_cni.device import Function
+from rdma_cni.host import Host, links_in
+from rdma_cni.link import ARPHRD_INFINIBAND, Link, Links
+from rdma_cni.netlink import NetlinkError
+from rdma_cni.netns import Namespace
+from rdma_cni.rdma import Rdma
+from rdma_cni.state import Attachment, NetdevRecord, RdmaRecord
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE = 5.0
+"""Seconds to wait for what the kernel brings home itself, from a namespace that is dying."""
+
+_MARK = "rdma-cni "
+
+
+def bring_home(host: Host, attachment: Attachment, pod: Namespace | None) -> None:
+    """Return every device of `attachment` to the host, as it was there.
+
+    `pod` is the attachment's own namespace, or None when its path leads there no more. Raises
+    CniError 11 when a device is still elsewhere and cannot be had now.
+    """
+    function = Function(attachment.function)
+    found: Namespace | None = None
+    try:
+        if pod is None and attachment.cookie and not _is_home(host, attachment, function):
+            # The path is gone, but a process may keep the namespace alive.
+            found = pod = netns.find(attachment.cookie)
+        _rdma_home(host, attachment, function, pod)
+        if attachment.netdev is not None:
+            _netdev_home(host, attachment, attachment.netdev, function, pod)
+    except NetlinkError as error:
+        raise CniError(
+            TRY_AGAIN, f"the kernel refused to return a device of {function.id} to the host: {error}; try again"
+        ) from None
+    finally:
+        if found:
+            found.close()
+
+
+def _is_home(host: Host, attachment: Attachment, function: Function) -> bool:
+    home = {device.index for device in host.rdma.devices()} if attachment.rdma else set()
+    away = any(device.index not in home for device in attachment.rdma) and function.rdma_names() == []
+    return not away and (attachment.netdev is None or function.netdev_names() != [])
+
+
+def await_return(function: Function) -> None:
+    """Wait, as long as is sensible, for devices that a dying namespace gives back."""
+    _wait(lambda: function.rdma_names() != [] and function.netdev_names() != [])
+
+
+def _wait(condition: "Callable[[], bool]") -> bool:
+    """Whether `condition` came true within PATIENCE."""
+    deadline = time.monotonic() + PATIENCE
+    pause = 0.002
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+    return True
+
+
+def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Namespace | None) -> None:
+    if not attachment.rdma:
+        return
+    wanted = {record.index: record for record in attachment.rdma}
+    if pod:
+        # A move takes effect for the calling thread's namespace: socket and thread are both inside.
+        with pod:
+            inside = Rdma()
+            try:
+                for device in inside.devices():
+                    if device.index in wanted:
+                        inside.move(device.index, netns.host_fd())
+            finally:
+                inside.close()
+
+    def arrived() -> bool:
+        home = host.rdma.devices()
+        missing = [record for record in wanted.values() if record.index not in {device.index for device in home}]
+        # A device that is nowhere has gone for good, one with its GUID and another index was
+        # born when the driver was bound again.
+        guids = {device.guid for device in home}
+        return function.rdma_names() is None or all(record.guid in guids for record in missing)
+
+    if not _wait(arrived):
+        raise CniError(
+            TRY_AGAIN,
+            f"an RDMA device of {function.id} is neither on the host nor in the pod's namespace; something keeps "
+            "a namespace alive that it is in: end the pod's processes, or try again",
+        )
+    for device in host.rdma.devices():
+        record = wanted.get(device.index)
+        if record and record.name and device.name != record.name:
+            try:
+                host.rdma.rename(device.index, record.name)
+            except NetlinkError as error:
+                log.warning(
+                    f"RDMA device {device.name!r} of {function.id} was {record.name!r} and cannot be again: {error}"
+                )
+
+
+def _netdev_home(
+    host: Host, attachment: Attachment, record: NetdevRecord, function: Function, pod: Namespace | None
+) -> None:
+    if pod:
+        inside = links_in(pod)
+        try:
+            for away in inside.all():
+                if away.parent == function.id and away.kind == record.kind:
+                    _move_home(host, inside, away, record.name)
+        finally:
+            inside.close()
+    link: Link | None = None
+
+    def arrived() -> bool:
+        nonlocal link
+        link = _on_host(host, attachment, record, function)
+        # No directory at all: the function has no netdev any more, in no namespace.
+        return link is not None or function.netdev_names() is None
+
+    if not _wait(arrived):
+        raise CniError(
+            TRY_AGAIN,
+            f"the netdev of {function.id} is neither on the host nor in the pod's namespace; something keeps a "
+            "namespace alive that it is in: end the pod's processes, or try again",
+        )
+    if link is None:
+        log.warning(f"{function.id} has no netdev any more; it was {record.name!r}")
+        return
+    _restore(host.links, link, record, function)
+
+
+def _on_host(host: Host, attachment: Attachment, record: NetdevRecord, function: Function) -> Link | None:
+    """The function's netdev on the host: of several, the one that looks most like the recorded one."""
+    links = [host.links.get(name) for name in function.netdev_names() or []]
+    candidates = [link for link in links if link and link.kind == record.kind]
+    guid = record.mac[-23:]
+
+    def likeness(link: Link) -> tuple[bool, bool]:
+        # The last eight bytes of an InfiniBand address are the port's GUID; the rest may change.
+        same = link.mac[-23:] == guid if record.kind == ARPHRD_INFINIBAND else link.mac == record.mac
+        return same, link.name in (record.name, attachment.ifname)
+
+    return max(candidates, key=likeness, default=None)
+
+
+def _move_home(host: Host, inside: Links, link: Link, name: str) -> None:
+    """Move a netdev from a pod to the host, under a name that is free there: `name` if it can be.
+
+    Moved with a name that is taken, it would arrive under its old one, or not at all when that is
+    taken, too; alternative names that are taken refuse the move as well, and one of its own that
+    equals the name refuses the renaming.
+    """
+    for altname in link.altnames:
+        if altname == name or host.links.get(altname):
+            inside.delete_altname(link.ifindex, altname)
+    target = name or link.name
+    if host.links.get(target):
+        number = 0
+        while host.links.get(f"dev{number}"):
+            number += 1
+        target = f"dev{number}"
+    try:
+        inside.set(link.ifindex, name=target, namespace=netns.host_fd())
+    except NetlinkError as error:
+        if error.errno != EEXIST:
+            raise
+        # Somebody was quicker with that name. The kernel knows how to choose one.
+        if inside.get(link.ifindex):
+            inside.set(link.ifindex, name="dev%d", namespace=netns.host_fd())
+
+
+def _restore(links: Links, link: Link, record: NetdevRecord, function: Function) -> None:
+    """Make a netdev on the host what it was. What the kernel does not let be is logged."""
+    # An InfiniBand address is the hardware's: its first bytes change with each birth.
+    mac = record.mac if record.kind != ARPHRD_INFINIBAND and record.mac not in ("", link.mac) else None
+    mtu = record.mtu if record.mtu not in (0, link.mtu) else None
+    alias = record.alias if record.alias != link.alias else None
+    # Many drivers change the address of a netdev that is down only.
+    up = link.up and record.up and mac is None
+    changes: tuple[tuple[str, dict[str, object]], ...] = (
+        ("its state", {"up": False} if link.up and not up else {}),
+        ("its MAC", {"mac": mac} if mac else {}),
+        ("its MTU", {"mtu": mtu} if mtu else {}),
+        ("its alias", {"alias": alias} if alias is not None else {}),
+    )
+    for what, change in changes:
+        if change:
+            _attempt(f"{link.name!r} of {function.id} cannot have {what} again", links, link, change)
+    # udev works on the same netdev at the same time, as it does on each that appears.
+    for _ in range(3):
+        if _restore_names(links, link, record, function):
+            break
+        again = links.get(link.ifindex)
+        if again is None:
+            return
+        link = again
+    if record.up and not up:
+        _attempt(f"{link.name!r} of {function.id} cannot be up again", links, link, {"up": True})
+
+
+def _attempt(what: str, links: Links, link: Link, change: dict[str, object]) -> None:
+    try:
+        links.set(link.ifindex, **change)  # type: ignore[arg-type]
+    except NetlinkError as error:
+        log.warning(f"{what}: {error}")
+
+
+def _restore_names(links: Links, link: Link, record: NetdevRecord, function: Function) -> bool:
+    """Give a netdev on the host its names. False: something changed meanwhile, look again."""
+    name = record.name or link.name
+    try:
+        for altname in link.altnames:
+            if altname == name or (record.altnames is not None and altname not in record.altnames):
+                links.delete_altname(link.ifindex, altname)
+        if link.name != name:
+            other = links.get(name)
+            if other and other.ifindex != link.ifindex:
+                log.warning(
+                    f"the netdev of {function.id} was {name!r}, but that is a name of {other.name!r} now; "
+                    f"it stays {link.name!r}"
+                )
+            else:
+                links.set(link.ifindex, name=name)
+        for altname in record.altnames or []:
+            other = links.get(altname)
+            if other is None:
+                links.add_altname(link.ifindex, altname)
+            elif other.ifindex != link.ifindex:
+                log.warning(f"{name!r} of {function.id} had the name {altname!r}, too; {other.name!r} has it now")
+    except NetlinkError as error:
+        log.info(f"the names of {link.name!r} of {function.id}: {error}")
+        return False
+    return True
+
+
+def mark(record: NetdevRecord, rdma: list[RdmaRecord]) -> str:
+    """What a netdev in a pod carries as its alias, so that the kernel knows it when the state is lost.
+
+    It is what the netdev and the RDMA devices were on the host. A pod's root can change it: it is
+    believed only when there is no state, and no further than for a name that is free.
+    """
+    text = f"{_MARK}name={record.name} mac={record.mac} mtu={record.mtu} up={int(record.up)}"
+    names = ",".join(device.name for device in rdma)
+    # IFALIASZ is 256 bytes.
+    return f"{text} rdma={names}" if len(text) + len(names) < 240 else text
+
+
+def read_mark(link: Link) -> tuple[NetdevRecord, list[str]] | None:
+    """(netdev, RDMA devices' names) from a netdev's alias, or None when it carries no mark."""
+    if not link.alias.startswith(_MARK):
+        return None
+    fields = dict(field.partition("=")[::2] for field in link.alias[len(_MARK) :].split(" "))
+    mtu = fields.get("mtu", "")
+    # Rather the address that the hardware has of old than one that a pod made up.
+    mac = _checked(checks.mac, fields.get("mac", "")) or link.permanent_mac
+    name = _checked(checks.interface_name, fields.get("name", ""))
+    names = [_checked(checks.rdma_name, entry) for entry in fields.get("rdma", "").split(",")]
+    number = int(mtu) if mtu.isdecimal() and len(mtu) <= 5 else 0
+    return NetdevRecord(name, mac, number, link.kind, None, "", fields.get("up") == "1"), names
+
+
+def _checked(check: "Callable[[str], str]", text: str) -> str:
+    try:
+        return check(text)
+    except ValueError:
+        return ""

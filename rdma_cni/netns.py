@@ -1,0 +1,207 @@
+"""Network namespaces: open one by its path, act inside it, find one again.
+
+System calls that `os` lacks go through `_ctypes`, the half of `ctypes` that is written in C: the
+package around it takes as long to import as the interpreter to start. The process has one thread,
+so that what a thread enters, the process is in.
+"""
+
+import fcntl
+import os
+import stat
+import sys
+from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, _SimpleCData, dlopen, dlsym, get_errno
+from _socket import AF_INET, SOCK_CLOEXEC, SOCK_DGRAM, socket
+
+from rdma_cni.cni.errors import NO_PRIVILEGE, OWN_NAMESPACE, UNKNOWN_CONTAINER, CniError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CLONE_NEWNET = 0x40000000
+_NS_GET_NSTYPE = 0xB703  # linux/nsfs.h
+_SOL_SOCKET = 1
+_SO_NETNS_COOKIE = 71
+_SELF = "/proc/self/ns/net"
+
+# linux/mount.h; the three calls have these numbers on every architecture but Alpha.
+_SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432
+_FSOPEN_CLOEXEC, _FSCONFIG_CMD_CREATE, _FSMOUNT_CLOEXEC, _MOUNT_ATTR_RDONLY = 1, 6, 1, 1
+
+
+class _Int(_SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class _String(_SimpleCData):  # type: ignore[type-arg]
+    _type_ = "z"
+
+
+class _Function(CFuncPtr):
+    _flags_ = FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
+    _restype_ = _Int
+
+
+def _call(name: str, *arguments: object) -> int:
+    """Call a function of libc that answers -1 and sets errno. Raises OSError."""
+    result: int = _Function(dlsym(dlopen(None, 0), name))(*arguments)  # type: ignore[arg-type]
+    if result == -1:
+        errno = get_errno()
+        raise OSError(errno, os.strerror(errno))
+    return result
+
+
+def setns(fd: int) -> None:
+    """Put the calling thread into a network namespace. Raises OSError."""
+    _call("setns", fd, _CLONE_NEWNET)
+
+
+class Namespace:
+    """An open network namespace; `with` it, the process is inside.
+
+    `cookie` is the kernel's own number for it, never used again while the kernel runs, which an
+    inode number is (SO_NETNS_COOKIE, Linux 5.14).
+    """
+
+    __slots__ = ("cookie", "fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        with self:
+            probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC)
+        try:
+            self.cookie = int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+        finally:
+            probe.close()
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> "Namespace":
+        _enter(self.fd)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        _enter(_own())
+
+    def sysfs(self) -> int:
+        """A descriptor of the root of a sysfs that shows this namespace's devices.
+
+        It is mounted nowhere, and gone when the descriptor is closed. Raises OSError.
+        """
+        with self:
+            context = _call("syscall", _SYS_FSOPEN, _String(b"sysfs"), _FSOPEN_CLOEXEC)
+            try:
+                _call("syscall", _SYS_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+                return _call("syscall", _SYS_FSMOUNT, context, _FSMOUNT_CLOEXEC, _MOUNT_ATTR_RDONLY)
+            finally:
+                os.close(context)
+
+
+_host_fd = -1
+
+
+def _own() -> int:
+    """A descriptor of the namespace that the plugin was started in: the host's."""
+    global _host_fd
+    if _host_fd < 0:
+        _host_fd = os.open(_SELF, os.O_RDONLY | os.O_CLOEXEC)
+    return _host_fd
+
+
+def host_fd() -> int:
+    """The host's namespace, as a descriptor that stays open."""
+    return _own()
+
+
+def _enter(fd: int) -> None:
+    _own()
+    try:
+        setns(fd)
+    except PermissionError:
+        raise CniError(NO_PRIVILEGE, "a network namespace cannot be entered: run as root with CAP_SYS_ADMIN") from None
+
+
+def open_pod(path: str, *, own_allowed: bool) -> Namespace:
+    """The namespace at `path` (CNI_NETNS). Raises CniError 3 or 8."""
+    fd, problem = _open(path)
+    if fd < 0:
+        raise CniError(
+            UNKNOWN_CONTAINER,
+            f"CNI_NETNS: found {path[:200]!r} ({problem}), expected a network namespace: "
+            "the container is gone, or the runtime named the wrong path",
+        )
+    if not own_allowed and os.path.sameopenfile(fd, _own()):
+        os.close(fd)
+        raise CniError(
+            OWN_NAMESPACE,
+            f"CNI_NETNS: found {path[:200]!r}, which is the plugin's own namespace, expected a pod's; "
+            "pods on the host's network need no plugin (CNI_NETNS_OVERRIDE=1 allows it)",
+        )
+    return Namespace(path, fd)
+
+
+def open_if_there(path: str) -> Namespace | None:
+    """The namespace at `path`, or None when there is none any more."""
+    fd, _ = _open(path)
+    return Namespace(path, fd) if fd >= 0 else None
+
+
+def is_own(namespace: Namespace) -> bool:
+    """Whether it is the namespace that the plugin was started in."""
+    return os.path.sameopenfile(namespace.fd, _own())
+
+
+def _open(path: str) -> tuple[int, str]:
+    """(descriptor, "") of a network namespace, or (-1, what was found instead)."""
+    if "\0" in path:
+        return -1, "no path"
+    try:
+        # Without waiting for the other end, should the path be a FIFO.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        return -1, (error.strerror or "not to be opened").lower()
+    try:
+        if stat.S_ISREG(os.fstat(fd).st_mode) and fcntl.ioctl(fd, _NS_GET_NSTYPE) == _CLONE_NEWNET:
+            return fd, ""
+        problem = "no network namespace"
+    except OSError:
+        problem = "no namespace"
+    os.close(fd)
+    return -1, problem
+
+
+def live() -> "Iterator[Namespace]":
+    """Each network namespace that a process is in or a mount point names, the host's left out."""
+    seen = {os.fstat(_own()).st_ino}
+    for path in _paths():
+        fd, _ = _open(path)
+        if fd < 0:
+            continue
+        inode = os.fstat(fd).st_ino
+        if inode in seen:
+            os.close(fd)
+            continue
+        seen.add(inode)
+        yield Namespace(path, fd)
+
+
+def _paths() -> "Iterator[str]":
+    with open("/proc/self/mounts", "rb") as mounts:
+        for line in mounts:
+            fields = line.split(b" ")
+            if len(fields) > 2 and fields[2] == b"nsfs":
+                yield os.fsdecode(fields[1].replace(b"\\040", b" "))
+    for process in os.listdir("/proc"):
+        if process.isdecimal():
+            yield f"/proc/{process}/ns/net"
+
+
+def find(cookie: int) -> Namespace | None:
+    """The live namespace with this cookie, wherever it is still to be reached."""
+    for namespace in live():
+        if namespace.cookie == cookie:
+            return namespace
+        namespace.close()
+    return None

@@ -1,0 +1,49 @@
+"""The executable `rdma`: CNI's commands, each carried out by `attach`."""
+
+import os
+
+from rdma_cni import __version__
+from rdma_cni.cni.plugin import Plugin, run
+from rdma_cni.cni.request import Request
+from rdma_cni.cni.undo import Undo
+
+
+class RdmaPlugin(Plugin):
+    """`attach` is imported by the commands that need it: VERSION is asked often and needs nothing."""
+
+    name = "rdma"
+    about = f"rdma {__version__}: a CNI plugin that gives a pod the RDMA device of its VF"
+
+    def add(self, request: Request, undo: Undo) -> dict[str, object]:
+        from rdma_cni import attach
+
+        return attach.add(request, undo, _own_allowed())
+
+    def delete(self, request: Request) -> None:
+        from rdma_cni import attach
+
+        attach.delete(request, _own_allowed())
+
+    def check(self, request: Request) -> None:
+        from rdma_cni import attach
+
+        attach.check(request, _own_allowed())
+
+    def gc(self, request: Request) -> None:
+        from rdma_cni import attach
+
+        attach.gc(request)
+
+    def status(self, request: Request) -> None:
+        from rdma_cni import attach
+
+        attach.status(request)
+
+
+def _own_allowed() -> bool:
+    """CNI_NETNS_OVERRIDE: the caller means it when it names the plugin's own namespace."""
+    return os.environ.get("CNI_NETNS_OVERRIDE", "").lower() not in ("", "0", "false")
+
+
+def main() -> int:
+    return run(RdmaPlugin())

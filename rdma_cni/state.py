@@ -1,0 +1,151 @@
+"""What is attached, on disk: written before the kernel is touched, so that DEL knows what to undo."""
+
+from rdma_cni.cni import jsontext
+from rdma_cni.cni.database import Database, Lock
+from rdma_cni.cni.typecast import cast
+
+_SCHEMA = """
+CREATE TABLE attachment (
+    network TEXT NOT NULL,
+    container TEXT NOT NULL,
+    ifname TEXT NOT NULL,
+    function TEXT NOT NULL UNIQUE,
+    record TEXT NOT NULL,
+    PRIMARY KEY (network, container, ifname)
+) WITHOUT ROWID
+"""
+_VERSION = 1
+_COLUMNS = "network, container, ifname, function, record"
+
+
+class RdmaRecord:
+    """An RDMA device as it was on the host. `name` is "" when that is not known any more."""
+
+    __slots__ = ("guid", "index", "name")
+
+    def __init__(self, index: int, guid: int, name: str) -> None:
+        self.index = index
+        self.guid = guid
+        self.name = name
+
+
+class NetdevRecord:
+    """A netdev as it was on the host. `kind` is its ARPHRD_*; `up` whether it was up."""
+
+    __slots__ = ("alias", "altnames", "kind", "mac", "mtu", "name", "up")
+
+    def __init__(
+        self, name: str, mac: str, mtu: int, kind: int, altnames: list[str] | None, alias: str, up: bool
+    ) -> None:
+        self.name = name
+        self.mac = mac
+        self.mtu = mtu
+        self.kind = kind
+        self.altnames = altnames
+        self.alias = alias
+        self.up = up
+
+
+class Attachment:
+    """What one ADD gave to one pod.
+
+    `cookie` is the pod namespace's (0: not known), `netns` the path it had. `netdev` is None when
+    the netdev was not for this plugin to move. `addresses` and `routes` are what it set itself:
+    CIDRs, and (dst, gw, table) with "" and 0 for none.
+    """
+
+    __slots__ = (
+        "addresses",
+        "container",
+        "cookie",
+        "function",
+        "ifname",
+        "netdev",
+        "netns",
+        "network",
+        "rdma",
+        "routes",
+    )
+
+    def __init__(self, network: str, container: str, ifname: str, function: str, netns: str, cookie: int) -> None:
+        self.network = network
+        self.container = container
+        self.ifname = ifname
+        self.function = function
+        self.netns = netns
+        self.cookie = cookie
+        self.rdma: list[RdmaRecord] = []
+        self.netdev: NetdevRecord | None = None
+        self.addresses: list[str] = []
+        self.routes: list[tuple[str, str, int]] = []
+
+    def __str__(self) -> str:
+        return f"container {self.container}, interface {self.ifname}, network {self.network}"
+
+
+class State(Database):
+    """The attachments of this node."""
+
+    def __init__(self) -> None:
+        super().__init__("state.db", _SCHEMA, _VERSION)
+
+    def lock(self, function: str, holder: str) -> Lock:
+        """Have a function for oneself, for as long as its devices are moved. Raises CniError 11."""
+        return Lock(self.directory, f"{function}.lock", holder)
+
+    def get(self, network: str, container: str, ifname: str) -> Attachment | None:
+        where = "WHERE network=? AND container=? AND ifname=?"
+        return self._one(f"SELECT {_COLUMNS} FROM attachment {where}", (network, container, ifname))
+
+    def of_function(self, function: str) -> Attachment | None:
+        return self._one(f"SELECT {_COLUMNS} FROM attachment WHERE function=?", (function,))
+
+    def of_network(self, network: str) -> list[Attachment]:
+        rows = self.execute(f"SELECT {_COLUMNS} FROM attachment WHERE network=?", (network,))
+        return [_attachment(row) for row in rows]
+
+    def put(self, attachment: Attachment) -> None:
+        """Write it down, in the place of what was known of the same attachment."""
+        self.execute(
+            f"INSERT INTO attachment ({_COLUMNS}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (network, container, ifname) "
+            "DO UPDATE SET function=excluded.function, record=excluded.record",
+            (attachment.network, attachment.container, attachment.ifname, attachment.function, _record(attachment)),
+        )
+
+    def remove(self, attachment: Attachment) -> None:
+        self.execute(
+            "DELETE FROM attachment WHERE network=? AND container=? AND ifname=?",
+            (attachment.network, attachment.container, attachment.ifname),
+        )
+
+    def _one(self, statement: str, values: tuple[str, ...]) -> Attachment | None:
+        rows = self.execute(statement, values)
+        return _attachment(rows[0]) if rows else None
+
+
+def _record(attachment: Attachment) -> str:
+    netdev = attachment.netdev
+    return jsontext.dump(
+        {
+            "netns": attachment.netns,
+            "cookie": attachment.cookie,
+            "rdma": [[device.index, device.guid, device.name] for device in attachment.rdma],
+            "netdev": None
+            if netdev is None
+            else [netdev.name, netdev.mac, netdev.mtu, netdev.kind, netdev.altnames, netdev.alias, netdev.up],
+            "addresses": attachment.addresses,
+            "routes": [list(route) for route in attachment.routes],
+        }
+    ).decode()
+
+
+def _attachment(row: tuple[object, ...]) -> Attachment:
+    network, container, ifname, function, text = map(str, row)
+    record = cast("dict[str, object]", jsontext.parse(text.encode()))
+    attachment = Attachment(network, container, ifname, function, str(record["netns"]), cast("int", record["cookie"]))
+    attachment.rdma = [RdmaRecord(*device) for device in cast("list[list[object]]", record["rdma"])]  # type: ignore[arg-type]
+    if record["netdev"] is not None:
+        attachment.netdev = NetdevRecord(*cast("list[object]", record["netdev"]))  # type: ignore[arg-type]
+    attachment.addresses = cast("list[str]", record["addresses"])
+    attachment.routes = [(dst, gw, table) for dst, gw, table in cast("list[tuple[str, str, int]]", record["routes"])]
+    return attachment
