@@ -8,8 +8,8 @@ import os
 import time
 from errno import EEXIST, EOPNOTSUPP
 
-from rdma_cni import addressing, config, device, home, netns
-from rdma_cni.cni import delegate, log, validate
+from rdma_cni import addressing, allocation, config, device, home, netns
+from rdma_cni.cni import log, validate
 from rdma_cni.cni.errors import (
     CHECK_FAILED,
     INTERFACE_NAME_TAKEN,
@@ -55,6 +55,8 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     pod_links = links_in(pod)
     undo.lend(pod_links.close)
 
+    ipam = allocation.of(request, conf)
+
     # Look at everything before anything is touched.
     _require_exclusive(host)
     function = device.find(request, conf, pod_links)
@@ -70,7 +72,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         taken = pod_links.get(request.ifname)
         if taken:
             raise _name_taken(request, taken)
-        if netdev is None and conf.ipam and conf.ipam.type:
+        if netdev is None and ipam:
             raise CniError(
                 NO_NETDEV,
                 f"{function.id}: found no netdev, expected one for the addresses of `ipam`: remove that section",
@@ -96,11 +98,9 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         netdev = _move_netdev(host, request, netdev, pod, pod_links)
         _dress(pod_links, netdev, conf, attachment)
 
-    if conf.ipam and conf.ipam.type:
-        plugin = conf.ipam.type
-        undo.push(f"give the address of {plugin} back", lambda: delegate.run(request, plugin, "DEL"))
-        raw = delegate.run(request, plugin)
-        answer = _addresses(raw, plugin)
+    if ipam:
+        raw = ipam.add(undo)
+        answer = _addresses(raw, ipam.name)
         netdev = pod_links.get(request.ifname)
         if netdev is None:
             raise CniError(
@@ -109,7 +109,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         _remember_addresses(host, attachment, answer, pod_links, netdev)
         if not alone:
             undo.push("remove the addresses", lambda: _unaddress(attachment, pod_links))
-        addressing.configure(pod, pod_links, netdev, answer, unique=False)
+        addressing.configure(pod, pod_links, netdev, answer, unique=ipam.unique)
         addressing.announce(pod, pod_links, netdev, attachment.addresses)
         return _result(request, function, pod_links.get(netdev.ifindex) if alone else None, raw)
     if netdev and alone:
@@ -121,6 +121,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
 def delete(request: Request, own_allowed: bool) -> None:
     """DEL: the mirror image of ADD, for whatever of it is still there."""
     conf = config.load(request)
+    ipam = allocation.of(request, conf)
     host = Host()
     pod = netns.open_if_there(request.netns) if request.netns else None
     try:
@@ -137,8 +138,8 @@ def delete(request: Request, own_allowed: bool) -> None:
         if pod:
             pod.close()
         host.close()
-    if conf.ipam and conf.ipam.type:
-        delegate.run(request, conf.ipam.type)
+    if ipam:
+        ipam.delete()
 
 
 def check(request: Request, own_allowed: bool) -> None:
@@ -164,16 +165,17 @@ def check(request: Request, own_allowed: bool) -> None:
         pod_links.close()
         pod.close()
         host.close()
-    if conf.ipam and conf.ipam.type:
-        delegate.run(request, conf.ipam.type)
+    ipam = allocation.of(request, conf)
+    if ipam:
+        ipam.check()
 
 
 def gc(request: Request) -> None:
     """GC: detach what belongs to this network and is not in `cni.dev/valid-attachments`."""
     valid = valid_attachments(request)
     conf = config.load(request)
-    plugin = conf.ipam.type if conf.ipam else None
-    collects = bool(plugin) and delegate.supports(request, str(plugin), "1.1.0")
+    ipam = allocation.of(request, conf)
+    collects = ipam is not None and ipam.collects()
     failures: list[CniError] = []
     host = Host()
     try:
@@ -183,15 +185,15 @@ def gc(request: Request) -> None:
             log.info(f"collecting {attachment}")
             try:
                 _collect(host, attachment)
-                if plugin and not collects:
-                    _delete_address(request, plugin, attachment)
+                if ipam and not collects:
+                    ipam.delete(container=attachment.container, ifname=attachment.ifname)
             except CniError as error:
                 failures.append(error)
     finally:
         host.close()
-    if plugin and collects:
+    if ipam and collects:
         try:
-            delegate.run(request, plugin)
+            ipam.gc()
         except CniError as error:
             failures.append(error)
     if failures:
@@ -211,15 +213,9 @@ def status(request: Request) -> None:
         raise CniError(NOT_AVAILABLE, error.message, error.details) from None
     finally:
         host.close()
-    if conf.ipam and conf.ipam.type:
-        try:
-            path = delegate.find(request, conf.ipam.type)
-        except CniError as error:
-            raise CniError(NOT_AVAILABLE, error.message) from None
-        if delegate.supports(request, conf.ipam.type, "1.1.0"):
-            delegate.run(request, conf.ipam.type)
-        else:
-            log.debug(f"{path} is older than STATUS")
+    ipam = allocation.of(request, conf)
+    if ipam:
+        ipam.status()
 
 
 # ADD's steps
@@ -530,20 +526,6 @@ def _collect(host: Host, attachment: Attachment) -> None:
     finally:
         if pod:
             pod.close()
-
-
-def _delete_address(request: Request, plugin: str, attachment: Attachment) -> None:
-    """What GC does with an IPAM plugin that does not know GC."""
-    delegate.run(
-        request,
-        plugin,
-        "DEL",
-        environment={
-            "CNI_CONTAINERID": attachment.container,
-            "CNI_IFNAME": attachment.ifname,
-            "CNI_NETNS": "",
-        },
-    )
 
 
 def _reconstruct(host: Host, request: Request, conf: "NetConf", pod: Namespace | None) -> Attachment | None:

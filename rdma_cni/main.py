@@ -4,12 +4,9 @@ Each program's modules are imported only when it is the one that was called: a C
 new process for each interface of each pod, and what it imports is most of what it costs.
 """
 
-import os
-
 
 def main(argv: list[str]) -> int:
     """Run the program that `argv[0]` names; returns the exit status."""
-    _occupy_standard_streams()
     name = argv[0].rpartition("/")[2] if argv else "rdma"
     if name == "rdma-cni":
         from rdma_cni.cli.main import main as operator_main
@@ -22,16 +19,3 @@ def main(argv: list[str]) -> int:
     from rdma_cni.plugin import main as rdma_main
 
     return rdma_main()
-
-
-def _occupy_standard_streams() -> None:
-    """Make sure that no file this process opens becomes its stdin, stdout or stderr.
-
-    Called with a closed stdout, the state database could otherwise get descriptor 1, and the
-    result be written into it. Stdin and stdout are replaced by what fails when used.
-    """
-    for fd, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open("/dev/null", mode)

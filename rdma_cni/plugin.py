@@ -2,7 +2,7 @@
 
 import os
 
-from rdma_cni import __version__
+from rdma_cni.cni import __version__
 from rdma_cni.cni.plugin import Plugin, run
 from rdma_cni.cni.request import Request
 from rdma_cni.cni.undo import Undo

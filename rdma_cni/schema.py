@@ -2,11 +2,17 @@
 
 from pydantic import BaseModel
 
+from ipam.models import NodeFile, NodeSubnet
 from rdma_cni.cni import models as cni_models
 from rdma_cni.cni import schema
 from rdma_cni.models import NetConf
 
-MODELS: dict[str, type[BaseModel]] = {"NETCONF": NetConf, "RESULT": cni_models.Result}
+MODELS: dict[str, type[BaseModel]] = {
+    "NETCONF": NetConf,
+    "RESULT": cni_models.Result,
+    "NODE_SUBNET": NodeSubnet,
+    "NODE_FILE": NodeFile,
+}
 
 
 def write(path: str) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from rdma_cni import __version__
+from rdma_cni.cni import __version__
 from rdma_cni.cni.request import VERSIONS
 
 _USAGE = f"""\

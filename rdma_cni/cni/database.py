@@ -43,12 +43,17 @@ def open_directory(path: str = DIRECTORY) -> int:
     return fd
 
 
-def open_file(directory: int, name: str) -> int:
-    """A descriptor of a private file (0600) in the state directory, made when it is not there."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def open_file(directory: int, name: str, *, create: bool = True) -> int:
+    """A descriptor of a private file (0600) in the state directory, made when it is not there.
+
+    Raises CniError 5, and FileNotFoundError when it is not to be made.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     try:
         fd = os.open(name, flags, 0o600, dir_fd=directory)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not create:
+            raise
         raise CniError(IO_FAILURE, f"{DIRECTORY}/{name}: cannot be opened: {error.strerror}") from None
     try:
         _make_private(fd, f"{DIRECTORY}/{name}", 0o600)
@@ -76,74 +81,112 @@ class Database:
     """One SQLite file in the state directory, with a schema and its version.
 
     Errors of SQLite come out as CniError: 11 when another process holds the lock for longer than
-    PATIENCE, 5 for everything else. A file that is no database, or of a version that is not
-    known, is moved aside and begun anew, and `recovered` says under which name it lies.
+    PATIENCE, 5 for everything else. A file that is no database, or of a version that is not known,
+    is moved aside, logged, and replaced by a new one with what `salvage` gets out of the old one.
     """
 
     def __init__(self, name: str, schema: str, version: int) -> None:
         self.path = f"{DIRECTORY}/{name}"
         self.directory = open_directory()
-        self.recovered = ""
         self._name, self._schema, self._version = name, schema, version
         try:
-            self._connection = self._open()
-        except _UnusableError as problem:
-            self._move_aside(str(problem))
             try:
                 self._connection = self._open()
-            except _UnusableError as again:
-                raise CniError(IO_FAILURE, f"{self.path}: {again}") from None
+            except FileNotFoundError:
+                self._create()
+                self._connection = self._open()
+            except _UnusableError as problem:
+                self._replace(str(problem))
+                self._connection = self._open()
+        except _UnusableError as problem:
+            os.close(self.directory)
+            raise CniError(IO_FAILURE, f"{self.path}: {problem}; remove it") from None
+        except BaseException:
+            os.close(self.directory)
+            raise
+
+    def salvage(self, new: "Connection", damaged: str) -> str:
+        """Put into `new` what can be told from the file `damaged`; what to add to the log's line."""
+        return "begun anew"
 
     def _open(self) -> "Connection":
-        os.close(open_file(self.directory, self._name))
+        """Raises FileNotFoundError, _UnusableError or CniError."""
+        os.close(open_file(self.directory, self._name, create=False))
+        connection = _connect(self.path)
         try:
-            connection: Connection = connect(self.path, timeout=PATIENCE, isolation_level=None)
-            # The journal makes a transaction survive a killed process. Waiting for a disk adds
-            # nothing to that: the state is about this boot's kernel, and /run is gone with it.
-            connection.execute("PRAGMA synchronous=OFF")
-            connection.execute("PRAGMA journal_mode=TRUNCATE")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                connection.execute("BEGIN IMMEDIATE")
-                version = connection.execute("PRAGMA user_version").fetchone()[0]
-                if version == 0:
-                    for statement in self._schema.split(";"):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA user_version={self._version}")
-                    version = self._version
-                connection.execute("COMMIT")
         except OperationalError as error:
             raise self._failure(error) from None
         except DatabaseError as error:
             raise _UnusableError(f"not usable as a database ({error})") from None
         if version != self._version:
             connection.close()
-            raise _UnusableError(f"made by another version of the plugin (schema {version}, expected {self._version})")
+            found = f"of schema {version}" if version else "empty"
+            raise _UnusableError(f"{found}, expected schema {self._version}")
         return connection
 
-    def _move_aside(self, problem: str) -> None:
-        # The directory's lock keeps a second process from moving the new file aside, too.
-        fcntl.flock(self.directory, fcntl.LOCK_EX)
+    def _create(self) -> None:
+        """Make the file, whole at once: one that is empty can only be damaged."""
+        lock = Lock(self.directory, "recovery.lock", f"making {self._name}")
         try:
-            try:
-                self._open().close()
-                return
-            except _UnusableError:
-                pass
-            self.recovered = f"{self._name}.bad-{time.time_ns()}"
-            for suffix in ("", "-journal"):
-                try:
-                    os.rename(
-                        self._name + suffix,
-                        self.recovered + suffix,
-                        src_dir_fd=self.directory,
-                        dst_dir_fd=self.directory,
-                    )
-                except FileNotFoundError:
-                    pass
-            log.warning(f"{self.path}: {problem}; moved aside as {self.recovered}, and begun anew")
+            if not os.path.exists(self.path):
+                self._fill("").close()
+                os.rename(f"{self.path}.new", self.path)
+        except OSError as error:
+            raise CniError(IO_FAILURE, f"{self.path}: cannot be made: {error.strerror}") from None
         finally:
-            fcntl.flock(self.directory, fcntl.LOCK_UN)
+            lock.release()
+
+    def _replace(self, problem: str, *, certain: bool = False) -> None:
+        """Put a new file in the place of one that is of no use, and keep that beside it.
+
+        `certain`: the damage showed only in use; opening the file again would not tell.
+        """
+        # The lock keeps a second process from replacing the new one, too.
+        lock = Lock(self.directory, "recovery.lock", f"replacing {self._name}")
+        try:
+            if not certain:
+                try:
+                    self._open().close()
+                    return
+                except _UnusableError:
+                    pass
+            aside = f"{self.path}.bad-{time.time_ns()}"
+            os.link(self.path, aside)
+            if os.path.exists(f"{self.path}-journal"):
+                # It would be played back into the new file.
+                os.rename(f"{self.path}-journal", f"{aside}-journal")
+            try:
+                self._fill(aside, f"{self.path}: {problem}; moved aside as {aside}").close()
+                os.rename(f"{self.path}.new", self.path)
+            except BaseException:
+                os.unlink(aside)
+                raise
+        except OSError as error:
+            raise CniError(IO_FAILURE, f"{self.path}: {problem}, and cannot be moved aside: {error.strerror}") from None
+        finally:
+            lock.release()
+
+    def _fill(self, damaged: str, log_line: str = "") -> "Connection":
+        for leftover in (f"{self.path}.new", f"{self.path}.new-journal"):
+            if os.path.lexists(leftover):
+                os.unlink(leftover)
+        os.close(open_file(self.directory, f"{self._name}.new"))
+        connection = _connect(f"{self.path}.new")
+        try:
+            # Nobody sees the file before it is whole.
+            connection.execute("PRAGMA journal_mode=MEMORY")
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in self._schema.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={self._version}")
+            if damaged:
+                outcome = self.salvage(connection, damaged)
+                log.warning(f"{log_line}; {outcome}")
+            connection.execute("COMMIT")
+        except DatabaseError as error:
+            raise self._failure(error) from None
+        return connection
 
     def execute(self, statement: str, values: "Iterable[object]" = ()) -> list[tuple[object, ...]]:
         """The rows that a statement answers; on its own a transaction of its own."""
@@ -158,7 +201,11 @@ class Database:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.execute("COMMIT" if kind is None else "ROLLBACK")
+        if kind is None:
+            self.execute("COMMIT")
+        elif self._connection.in_transaction:
+            # SQLite itself has rolled back already, when the disk was full for instance.
+            self.execute("ROLLBACK")
 
     def close(self) -> None:
         """Let go of the files."""
@@ -171,7 +218,26 @@ class Database:
             return CniError(
                 TRY_AGAIN, f"{self.path}: locked by another process for {PATIENCE:.0f} s ({text}); try again"
             )
-        return CniError(IO_FAILURE, f"{self.path}: cannot be used: {text}; check that it can be written")
+        if "malformed" in text or "not a database" in text:
+            try:
+                self._replace(f"damaged ({text})", certain=True)
+            except CniError as failure:
+                return failure
+            return CniError(TRY_AGAIN, f"{self.path}: was damaged ({text}), and is moved aside; try again")
+        return CniError(IO_FAILURE, f"{self.path}: cannot be used: {text}; is there room, and may root write there?")
+
+
+def _connect(path: str) -> "Connection":
+    connection: Connection = connect(path, timeout=PATIENCE, isolation_level=None)
+    try:
+        # The journal makes a transaction survive a killed process. Waiting for a disk adds nothing
+        # to that: the state is about this boot's kernel, and /run is gone with it.
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.execute("PRAGMA journal_mode=TRUNCATE")
+    except DatabaseError:
+        # Told by whatever is asked of it next.
+        pass
+    return connection
 
 
 class _UnusableError(Exception):

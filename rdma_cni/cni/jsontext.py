@@ -5,11 +5,23 @@ the interpreter does. Its parser and its encoder are in the interpreter's own `_
 that parses and prints is what `json` would: the package adds only the loops around it.
 """
 
+import sys
+
 # Typeshed describes the two constructors only loosely.
 from _json import encode_basestring_ascii, make_encoder, make_scanner
 
+_ERRORS = "json.decoder"
+"""Where `_json` looks for the class of its errors."""
+
 MAX_DEPTH = 100
 """Arrays and objects within one another; a CNI configuration has a handful."""
+
+
+class JSONDecodeError(ValueError):
+    """Stands in for `json.decoder`'s, which is what `_json` raises."""
+
+    def __init__(self, problem: str, text: str, position: int) -> None:
+        super().__init__(f"{problem} at character {position}")
 
 
 class _Dialect:
@@ -46,6 +58,10 @@ def parse(data: bytes) -> object:
     start = len(text) - len(text.lstrip(" \t\r\n"))
     if start == len(text):
         raise ValueError("nothing at all")
+    stands_in = _ERRORS not in sys.modules
+    if stands_in:
+        # This module, which has such a class, only for as long as the parser may look for it.
+        sys.modules[_ERRORS] = sys.modules[__name__]
     try:
         value, end = make_scanner(_Dialect())(text, start)  # type: ignore[arg-type]
     except StopIteration as stop:
@@ -54,6 +70,9 @@ def parse(data: bytes) -> object:
         raise ValueError(f"nested deeper than {MAX_DEPTH}") from None
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
+    finally:
+        if stands_in:
+            del sys.modules[_ERRORS]
     if text[end:].strip(" \t\r\n"):
         raise ValueError(f"not JSON: more text after the value, at character {end}")
     if text.count("[") + text.count("{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):

@@ -45,15 +45,17 @@ def run(plugin: Plugin) -> int:
     if not command:
         sys.stderr.write(f"{plugin.about}\nCNI protocol versions supported: {', '.join(VERSIONS)}\n")
         return 0
-    version = VERSIONS[-1]
+    request = Request(command)
     undo = Undo()
     try:
-        _signal.signal(_signal.SIGTERM, _terminated)
-        request = read(command)
-        version = request.version
+        for signal in _STOPPING:
+            _signal.signal(signal, _terminated)
+        read(request)
         if command != "VERSION":
             log.about(f"{plugin.name} {command} {request.network} {request.container} {request.ifname}".rstrip())
         result = _dispatch(plugin, request, undo)
+        # It is done: from here on a signal comes too late to undo anything.
+        _ignore_signals()
         if result is not None:
             _print(result)
         undo.forget()
@@ -62,11 +64,11 @@ def run(plugin: Plugin) -> int:
         failure = error
     except Exception as error:
         failure = _internal(error)
-    # A second SIGTERM must not cut the rollback short.
-    _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
+    # A second signal must not cut the rollback short.
+    _ignore_signals()
     undo.roll_back()
     log.error(str(failure))
-    report: dict[str, object] = {"cniVersion": version, "code": failure.code, "msg": failure.message}
+    report: dict[str, object] = {"cniVersion": request.version, "code": failure.code, "msg": failure.message}
     if failure.details:
         report["details"] = failure.details
     try:
@@ -89,7 +91,10 @@ def _dispatch(plugin: Plugin, request: Request, undo: Undo) -> dict[str, object]
         case "STATUS":
             plugin.status(request)
         case "VERSION":
-            return {"cniVersion": request.version, "supportedVersions": list(VERSIONS)}
+            # In the version that was asked in, though it be one that is yet to come.
+            asked = request.config.get("cniVersion")
+            version = asked if isinstance(asked, str) else request.version
+            return {"cniVersion": version, "supportedVersions": list(VERSIONS)}
     return None
 
 
@@ -118,8 +123,16 @@ def valid_attachments(request: Request) -> set[tuple[str, str]]:
     return valid
 
 
+_STOPPING = {_signal.SIGTERM: "SIGTERM", _signal.SIGINT: "SIGINT"}
+
+
 def _terminated(signal: int, frame: object) -> None:
-    raise CniError(TRY_AGAIN, "stopped by SIGTERM; what was done so far is undone; call again")
+    raise CniError(TRY_AGAIN, f"stopped by {_STOPPING[signal]}; what an ADD did so far is undone; call again")
+
+
+def _ignore_signals() -> None:
+    for signal in _STOPPING:
+        _signal.signal(signal, _signal.SIG_IGN)
 
 
 def _print(value: dict[str, object]) -> None:

@@ -51,22 +51,21 @@ class Request:
         return VERSIONS.index(self.version) >= VERSIONS.index(version)
 
 
-def read(command: str) -> Request:
-    """The request of this process. Raises CniError: 1, 4, 5, 6 or 7.
+def read(request: Request) -> None:
+    """Fill in the request of this process. Raises CniError: 1, 4, 5, 6 or 7.
 
     A DEL is read leniently: what does not say which attachment is meant cannot stop it.
     """
+    command = request.command
     if command not in _NEEDS:
         expected = ", ".join(_NEEDS)
         raise CniError(INVALID_ENVIRONMENT, f"CNI_COMMAND: found {command[:40]!r}, expected one of {expected}")
-    request = Request(command)
     lenient = command == "DEL"
     _read_environment(request, lenient)
     request.stdin = _read_stdin()
     if command == "VERSION" and not request.stdin.strip():
-        return request
+        return
     _read_config(request, lenient)
-    return request
 
 
 def _read_environment(request: Request, lenient: bool) -> None:
@@ -124,6 +123,9 @@ def _read_config(request: Request, lenient: bool) -> None:
         found = type(config).__name__
         raise CniError(DECODING_FAILURE, f"stdin: found a JSON {found}, expected an object: a network configuration")
     request.config = config
+    if request.command == "VERSION":
+        # Asked to find out which versions there are: any is a good one to ask in.
+        return
     version = config.get("cniVersion")
     if version in VERSIONS:
         request.version = str(version)
@@ -135,15 +137,13 @@ def _read_config(request: Request, lenient: bool) -> None:
             )
     elif lenient:
         log.warning(f"cniVersion: found {str(version)[:40]!r}, none of {', '.join(VERSIONS)}; deleting all the same")
-    elif request.command != "VERSION" or version is not None:
+    else:
         found = "nothing" if version is None else repr(version)[:40]
         raise CniError(
             INCOMPATIBLE_VERSION,
             f"cniVersion: found {found}, expected one of {', '.join(VERSIONS)}",
             "unsupported version",
         )
-    if request.command == "VERSION":
-        return
     network = config.get("name")
     try:
         if not isinstance(network, str):

@@ -8,13 +8,14 @@ import sys
 
 from rdma_cni.cni import jsontext
 from rdma_cni.cni.errors import INVALID_CONFIG, CniError
+from rdma_cni.cni.typecast import cast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-    from pydantic_core import ErrorDetails, SchemaValidator
+    from pydantic_core import CoreSchema, ErrorDetails, SchemaValidator
 
 
 class Record:
@@ -35,7 +36,10 @@ def check(schema: str, value: "Mapping[str, object]", *, prefix: str = "", code:
         return _validator(schema).validate_python(value)  # type: ignore[no-any-return]
     except core.ValidationError as error:
         problems = error.errors(include_url=False)
-    raise CniError(code, f"{prefix}{describe(problems[0])}", "; ".join(prefix + describe(p) for p in problems[1:]))
+    # A key that is not known explains one that is missing.
+    problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
+    texts = [prefix + describe(problem, schema) for problem in problems]
+    raise CniError(code, texts[0], "; ".join(texts[1:]))
 
 
 def check_leniently(schema: str, value: dict[str, object], problems: list[str]) -> Record:
@@ -47,12 +51,12 @@ def check_leniently(schema: str, value: dict[str, object], problems: list[str]) 
             return _validator(schema).validate_python(value)  # type: ignore[no-any-return]
         except core.ValidationError as error:
             for problem in error.errors(include_url=False):
-                problems.append(describe(problem))
+                problems.append(describe(problem, schema))
                 # A field with a default; one that is needed was checked before.
                 value.pop(str(problem["loc"][0]), None)
 
 
-def describe(problem: "ErrorDetails") -> str:
+def describe(problem: "ErrorDetails", schema: str) -> str:
     """One problem in the form of all of our errors: field, found, expected."""
     field = ""
     for part in problem["loc"]:
@@ -62,6 +66,13 @@ def describe(problem: "ErrorDetails") -> str:
             field += f".{part}" if field else part
     if problem["type"] == "missing":
         return f"{field}: found nothing, expected a value"
+    if problem["type"] == "extra_forbidden":
+        from difflib import get_close_matches
+
+        known = _keys(_schema(schema), problem["loc"][:-1])
+        near = get_close_matches(str(problem["loc"][-1]), known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
+        return f"{field}: found a key that is not known; {hint}"
     found = jsontext.dump(problem["input"]).decode()
     if len(found) > 80:
         found = found[:77] + "..."
@@ -84,23 +95,35 @@ _EXPECTED = {
 }
 
 
+def _keys(node: object, path: "tuple[int | str, ...]") -> list[str]:
+    """The keys of the object that `path` leads to, in a core schema."""
+    while isinstance(node, dict) and node.get("type") != "model-fields":
+        if node.get("type") == "list":
+            path = path[1:]
+        node = node.get("schema") or node.get("items_schema")
+    fields = node["fields"] if isinstance(node, dict) else {}
+    return _keys(fields[path[0]]["schema"], path[1:]) if path else list(fields)
+
+
 _validators: "dict[str, SchemaValidator]" = {}
 
 
 def _validator(name: str) -> "SchemaValidator":
     if name not in _validators:
-        try:
-            import rdma_cni_schema  # type: ignore[import-not-found,unused-ignore]
-        except ImportError:
-            # A source tree: the models themselves are at hand.
-            from rdma_cni.cni.schema import portable
-            from rdma_cni.schema import MODELS
-
-            schema = portable(MODELS[name])
-        else:
-            schema = getattr(rdma_cni_schema, name)
-        _validators[name] = _core().SchemaValidator(schema)
+        _validators[name] = _core().SchemaValidator(_schema(name))
     return _validators[name]
+
+
+def _schema(name: str) -> "CoreSchema":
+    try:
+        import rdma_cni_schema  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        # A source tree: the models themselves are at hand.
+        from rdma_cni.cni.schema import portable
+        from rdma_cni.schema import MODELS
+
+        return cast("CoreSchema", portable(MODELS[name]))
+    return cast("CoreSchema", getattr(rdma_cni_schema, name))
 
 
 def _core() -> "ModuleType":

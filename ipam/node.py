@@ -1,0 +1,82 @@
+"""Which node this is, and which subnets of the pools are its own."""
+
+import os
+
+from ipam.pool import Pool, Range, listed, nodes, pools
+from rdma_cni.cni import jsontext, validate
+from rdma_cni.cni.database import DIRECTORY
+from rdma_cni.cni.errors import INVALID_CONFIG, TRY_AGAIN, CniError
+from rdma_cni.cni.typecast import cast
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ipam import models
+
+NODE_FILE = f"{DIRECTORY}/node.json"
+_MAX_NODE_FILE = 1 << 20
+
+
+class Share:
+    """This node's part of one pool: its subnets there, in the order in which they are used."""
+
+    __slots__ = ("pool", "ranges")
+
+    def __init__(self, pool: Pool, ranges: list[Range]) -> None:
+        self.pool = pool
+        self.ranges = ranges
+
+    def __str__(self) -> str:
+        return ", ".join(str(one.subnet) for one in self.ranges)
+
+
+def shares(conf: "models.NodeSubnet") -> list[Share]:
+    """This node's part of each pool. Raises CniError 7, or 11 when it has none.
+
+    The node's name is `nodeName`, else that of node.json, else the hostname. Its subnets are those
+    of `nodes`, else those of node.json, which is read anew each time: whoever writes it may replace
+    it at any moment.
+    """
+    all_pools = pools(conf)
+    of_nodes = nodes(conf, all_pools)
+    file = _node_file()
+    name = conf.nodeName or (file and file.nodeName) or os.uname().nodename
+    if name in of_nodes:
+        parts = of_nodes[name]
+    else:
+        parts = listed(file.subnets or [], all_pools, f"{NODE_FILE}: subnets") if file else []
+    found = [Share(pool, [Range(pool, one) for in_pool, one in parts if in_pool is pool]) for pool in all_pools]
+    for share in found:
+        if not share.ranges:
+            known = "not there" if file is None else "without one in that pool"
+            listing = "not among" if name not in of_nodes else "without one in that pool in"
+            raise CniError(
+                TRY_AGAIN,
+                f"node {name!r}: found no subnet of the pool {share.pool.subnet} for it: it is {listing} `ipam.nodes` "
+                f"({len(of_nodes)} nodes), and {NODE_FILE} is {known}; expected one of the two to name it",
+            )
+    return found
+
+
+def _node_file() -> "models.NodeFile | None":
+    try:
+        fd = os.open(NODE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CniError(INVALID_CONFIG, f"{NODE_FILE}: cannot be read: {error.strerror}; see who writes it") from None
+    try:
+        data = os.read(fd, _MAX_NODE_FILE + 1)
+        if len(data) > _MAX_NODE_FILE:
+            raise ValueError(f"more than {_MAX_NODE_FILE} bytes")
+        value = jsontext.parse(data)
+        if not isinstance(value, dict):
+            raise ValueError("no JSON object")
+    except (OSError, ValueError) as error:
+        raise CniError(
+            INVALID_CONFIG,
+            f'{NODE_FILE}: found {error}, expected {{"nodeName": "...", "subnets": ["10.56.7.0/24"]}}: '
+            "see who writes it",
+        ) from None
+    finally:
+        os.close(fd)
+    return cast("models.NodeFile", validate.check("NODE_FILE", value, prefix=f"{NODE_FILE}: "))

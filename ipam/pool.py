@@ -1,0 +1,239 @@
+"""Address arithmetic: pools, their subnets, and which addresses of a subnet may be given.
+
+Addresses are integers here, of 32 or 128 bits. `netaddr` can do all this; it takes four times as
+long to import as an ADD may last, so it serves the tests as the second opinion.
+"""
+
+from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+
+from rdma_cni.cni.errors import INVALID_CONFIG, CniError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ipam import models
+
+
+def parse(text: str) -> tuple[int, int]:
+    """(address, bits) of an address in text form."""
+    raw = inet_pton(AF_INET6 if ":" in text else AF_INET, text)
+    return int.from_bytes(raw, "big"), len(raw) * 8
+
+
+def unparse(address: int, bits: int) -> str:
+    """The text form of an address."""
+    return inet_ntop(AF_INET if bits == 32 else AF_INET6, address.to_bytes(bits // 8, "big"))
+
+
+class Subnet:
+    """The addresses from `first` to `last`, of `bits` bits each; `length` is the prefix length."""
+
+    __slots__ = ("bits", "first", "last", "length")
+
+    def __init__(self, first: int, length: int, bits: int) -> None:
+        self.first = first
+        self.last = first | ((1 << (bits - length)) - 1)
+        self.length = length
+        self.bits = bits
+
+    def __str__(self) -> str:
+        return f"{unparse(self.first, self.bits)}/{self.length}"
+
+    def __contains__(self, other: "Subnet") -> bool:
+        return self.bits == other.bits and self.first <= other.first and other.last <= self.last
+
+    def has(self, address: int, bits: int) -> bool:
+        return self.bits == bits and self.first <= address <= self.last
+
+    def overlaps(self, other: "Subnet") -> bool:
+        return self.bits == other.bits and self.first <= other.last and other.first <= self.last
+
+
+def subnet(text: str, field: str) -> Subnet:
+    """The subnet that a checked CIDR names. Raises CniError 7 when it has host bits."""
+    head, _, length = text.partition("/")
+    address, bits = parse(head)
+    found = Subnet(address, int(length), bits)
+    host_bits = bits - found.length
+    network = address >> host_bits << host_bits
+    if network != address:
+        raise _bad(field, text, f"a subnet without host bits, which is {Subnet(network, found.length, bits)}")
+    return found
+
+
+def _bad(field: str, found: object, expected: str) -> CniError:
+    return CniError(INVALID_CONFIG, f"{field}: found {found}, expected {expected}")
+
+
+class Pool:
+    """A pool of the configuration, checked. `field` is its place there, for messages."""
+
+    __slots__ = ("exclude", "field", "flat_gateway", "gateway", "mode", "node_prefix", "pool_route", "subnet")
+
+    def __init__(self, conf: "models.Pool", field: str, pool_route: bool) -> None:
+        self.field = field
+        self.subnet = subnet(conf.subnet, f"{field}.subnet")
+        self.node_prefix = conf.nodePrefix
+        self.mode = conf.mode or "routed"
+        self.pool_route = pool_route if conf.poolRoute is None else conf.poolRoute
+        bits, length = self.subnet.bits, self.subnet.length
+        if self.node_prefix is not None and not length <= self.node_prefix <= bits:
+            raise _bad(
+                f"{field}.nodePrefix",
+                self.node_prefix,
+                f"a prefix length from the pool's {length} to its family's {bits}",
+            )
+        self.gateway, self.flat_gateway = self._gateway(conf.gateway)
+        self.exclude: list[Subnet] = []
+        for number, text in enumerate(conf.exclude or []):
+            where = f"{field}.exclude[{number}]"
+            excluded = subnet(text if "/" in text else f"{text}/{128 if ':' in text else 32}", where)
+            if excluded not in self.subnet:
+                raise _bad(where, text, f"an address or a subnet within the pool {self.subnet}")
+            self.exclude.append(excluded)
+
+    def _gateway(self, found: str | None) -> tuple[str, int | None]:
+        """("first", "last" or "none"; the address of a flat pool's gateway or None)."""
+        field = f"{self.field}.gateway"
+        if self.mode == "routed":
+            if found not in (None, "first", "last", "none"):
+                raise _bad(field, found, '"first", "last" or "none" in a routed pool')
+            return found or "first", None
+        if found in (None, "none"):
+            return "none", None
+        try:
+            address, bits = parse(str(found))
+        except OSError:
+            address = bits = 0
+        if not self.subnet.has(address, bits):
+            raise _bad(field, found, f"an address of the pool {self.subnet}, or no gateway, in a flat pool")
+        return "none", address
+
+    def at(self, index: int, field: str) -> Subnet:
+        """The subnet with this index. Raises CniError 7 when there is none."""
+        if self.node_prefix is None:
+            raise _bad(f"{self.field}.nodePrefix", "nothing", f"the size of the subnets that {field} counts")
+        count = 1 << (self.node_prefix - self.subnet.length)
+        if index >= count:
+            raise _bad(
+                field,
+                index,
+                f"an index below {count}: {self.subnet} has that many subnets with prefix {self.node_prefix}",
+            )
+        bits = self.subnet.bits
+        return Subnet(self.subnet.first + (index << (bits - self.node_prefix)), self.node_prefix, bits)
+
+
+class Range:
+    """One of this node's subnets in a pool, and what of it may be given to pods.
+
+    `gateway` is an address or None; `length` is the prefix length that the pods' addresses have.
+    """
+
+    __slots__ = ("_blocked", "gateway", "length", "subnet")
+
+    def __init__(self, pool: Pool, own: Subnet) -> None:
+        self.subnet = own
+        self.length = own.length
+        self.gateway: int | None = None
+        blocked = [(excluded.first, excluded.last, "excluded") for excluded in pool.exclude]
+        blocked += _edges(pool.subnet, "pool")
+        if pool.mode == "routed":
+            blocked += _edges(own, "node's subnet")
+            usable_first, usable_last = _ends(own)
+            # A subnet of one address has none for a gateway.
+            if own.first != own.last and pool.gateway != "none":
+                self.gateway = usable_first if pool.gateway == "first" else usable_last
+        else:
+            self.length = pool.subnet.length
+            self.gateway = pool.flat_gateway
+        if self.gateway is not None:
+            blocked.append((self.gateway, self.gateway, "the gateway"))
+        self._blocked = sorted(blocked)
+
+    def why_not(self, address: int) -> str:
+        """Why an address of this subnet is never given; "" when it may be."""
+        for first, last, why in self._blocked:
+            if first <= address <= last:
+                return why
+        return ""
+
+    def next(self, address: int) -> int | None:
+        """The lowest address from `address` up that may be given, or None."""
+        address = max(address, self.subnet.first)
+        for first, last, _ in self._blocked:
+            if address < first:
+                break
+            if address <= last:
+                address = last + 1
+        return address if address <= self.subnet.last else None
+
+
+def _edges(whole: Subnet, what: str) -> list[tuple[int, int, str]]:
+    """The addresses of a subnet that stand for all of it.
+
+    In a /31 or /127 there are none (RFC 3021, RFC 6164). IPv6 has no broadcast address; its first
+    one is the routers' (subnet-router anycast, RFC 4291).
+    """
+    if whole.bits - whole.length < 2:
+        return []
+    edges = [(whole.first, whole.first, f"the network address of the {what}")]
+    if whole.bits == 32:
+        edges.append((whole.last, whole.last, f"the broadcast address of the {what}"))
+    return edges
+
+
+def _ends(whole: Subnet) -> tuple[int, int]:
+    """The first and the last address of a subnet that a host can have."""
+    taken = [first for first, _, _ in _edges(whole, "")]
+    return whole.first + (whole.first in taken), whole.last - (whole.last in taken)
+
+
+def pools(conf: "models.NodeSubnet") -> list[Pool]:
+    """The pools of a configuration. Raises CniError 7, naming the field."""
+    if not conf.pools:
+        raise _bad("ipam.pools", "an empty list", "at least one pool")
+    pool_route = conf.poolRoute is not False
+    found = [Pool(pool, f"ipam.pools[{number}]", pool_route) for number, pool in enumerate(conf.pools)]
+    for number, pool in enumerate(found):
+        for other in found[:number]:
+            if pool.subnet.overlaps(other.subnet):
+                raise _bad(
+                    f"{pool.field}.subnet", pool.subnet, f"a pool that does not overlap {other.field}, {other.subnet}"
+                )
+    return found
+
+
+def listed(entries: list[str], all_pools: list[Pool], field: str) -> list[tuple[Pool, Subnet]]:
+    """Each of the subnets in a list, with the pool it lies in. Raises CniError 7."""
+    found: list[tuple[Pool, Subnet]] = []
+    for number, text in enumerate(entries):
+        where = f"{field}[{number}]"
+        one = subnet(text, where)
+        pool = next((pool for pool in all_pools if one in pool.subnet), None)
+        if pool is None:
+            raise _bad(where, text, f"a subnet in one of the pools: {', '.join(str(p.subnet) for p in all_pools)}")
+        for _, other in found:
+            if one.overlaps(other):
+                raise _bad(where, text, f"a subnet that does not overlap {other} in the same list")
+        found.append((pool, one))
+    return found
+
+
+def nodes(conf: "models.NodeSubnet", all_pools: list[Pool]) -> dict[str, list[tuple[Pool, Subnet]]]:
+    """Every node's subnets, as `nodes` has them. Raises CniError 7, also when two nodes overlap.
+
+    All of them are looked at, not this node's alone: the definition is the same on every node, and
+    a mistake in it should come out on the first one.
+    """
+    found: dict[str, list[tuple[Pool, Subnet]]] = {}
+    for name, part in (conf.nodes or {}).items():
+        field = f"ipam.nodes.{name}"
+        if isinstance(part, int):
+            found[name] = [(pool, pool.at(part, field)) for pool in all_pools]
+        else:
+            found[name] = listed(part, all_pools, field)
+    spans = sorted(((one.bits, one.first, one.last), name, one) for name, parts in found.items() for _, one in parts)
+    for ((_, _, last), name, one), ((_, first, _), other_name, other) in zip(spans, spans[1:], strict=False):  # noqa: RUF007 - an import
+        if one.bits == other.bits and first <= last and name != other_name:
+            raise _bad(f"ipam.nodes.{other_name}", other, f"a subnet that does not overlap {one} of node {name}")
+    return found
