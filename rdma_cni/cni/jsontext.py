@@ -92,12 +92,12 @@ def _refuse(value: object) -> object:
 
 def _deeper_than(value: object, depth: int) -> bool:
     level = [value]
-    while level and depth >= 0:
+    for _ in range(depth):
         below: list[object] = []
         for item in level:
             if isinstance(item, dict):
                 below.extend(item.values())
             elif isinstance(item, list):
                 below.extend(item)
-        level, depth = below, depth - 1
+        level = below
     return any(isinstance(item, (dict, list)) for item in level)
