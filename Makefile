@@ -1,0 +1,90 @@
+# Everything is made from a fresh Debian 12 or 13 with git and make, as root: each target installs
+# what it needs, once. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+MAKEFLAGS += --no-builtin-rules
+
+# The distribution's interpreter is the one that is frozen; another on PATH may be a wrapper.
+PYTHON := /usr/bin/python3
+VENV := build/venv
+BIN := $(VENV)/bin
+
+SOURCES := $(shell find rdma_cni ipam frozen -name '*.py' 2>/dev/null)
+
+.PHONY: help bundle lint test test-lab demo bench lab clean
+
+help:
+	@echo 'make bundle   the frozen plugin: dist/rdma-cni/'
+	@echo 'make lint     ruff and mypy --strict'
+	@echo 'make test     lint, bundle, then every test (unit, netns, lab)'
+	@echo '              TESTS="tests/unit -k mtu": only these; LAB_ARGS="-k mtu": only these in the guests'
+	@echo 'make demo     a VF into each of two pods and back, in the lab, step by step'
+	@echo 'make bench    what a start, an ADD and a DEL cost; raw samples in build/bench.json'
+	@echo 'make lab      the images of the lab, in $${LAB_CACHE:-~/.cache/rdma-cni-lab}'
+	@echo 'make clean    remove build/ and dist/'
+
+# Install those of the packages $(1) that are missing.
+define packages
+missing=; for package in $(1); do \
+	[ "$$(dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null)" = installed ] || missing+=" $$package"; \
+done; \
+if [ -n "$$missing" ]; then \
+	echo "installing$$missing"; mkdir -p build; \
+	{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; } \
+		> build/apt.log 2>&1 < /dev/null || { cat build/apt.log; exit 1; }; \
+fi
+endef
+
+# binutils and the shared libpython are what PyInstaller needs; strace and iproute2, the tests.
+.PHONY: system
+system:
+	@$(call packages,python3 python3-venv binutils iproute2 strace)
+	@$(call packages,libpython$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+
+# Made anew when the requirements or the interpreter changed. Only the requirements are installed:
+# the tests and the bundle take the plugin from the tree.
+VENV_STAMP = $(VENV)/.installed
+$(VENV_STAMP): pyproject.toml | system
+	@echo "$(VENV): installing the Python requirements (half a minute)"
+	@rm -rf $(VENV); $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import tomllib; \
+		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+		print(*project["dependencies"], *project["optional-dependencies"]["dev"], sep="\n")' > build/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement build/requirements.txt
+	@touch $@
+
+dist/rdma-cni/rdma: build.spec $(SOURCES) $(VENV_STAMP)
+	@echo "dist/rdma-cni: freezing"
+	@$(BIN)/python -m PyInstaller --noconfirm --log-level WARN --distpath dist --workpath build/pyinstaller build.spec \
+		> build/pyinstaller.log 2>&1 || { cat build/pyinstaller.log; exit 1; }
+	@touch $@
+
+bundle: system dist/rdma-cni/rdma
+
+lint: system $(VENV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lab:
+	@tests/lab/lab setup
+
+test: lint bundle lab
+	$(BIN)/python -m pytest $(TESTS)
+
+# The lab's tests alone: BOOT=main, two_devices, infiniband or udev; LAB_ARGS goes to pytest in the guest.
+test-lab: bundle lab
+	$(BIN)/python -m pytest tests/lab $(if $(BOOT),-k '$(BOOT)')
+
+demo: bundle lab
+	@tests/lab/lab run tests/lab/demo dist/rdma-cni
+
+bench: bundle lab
+	@$(BIN)/python tests/bench/bench.py
+
+clean:
+	rm -rf build dist
+
+export LAB_ARGS

@@ -1,0 +1,49 @@
+"""The tests in guest/, through the frozen plugin on a real kernel: one boot of the lab for each directory."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LAB = Path(__file__).parent
+BUNDLE = LAB.parent.parent / "dist" / "rdma-cni"
+
+# What the guest of each boot has: rdmasim's parameters and the lab's, see README.md.
+BOOTS = {
+    "main": {"LAB_SIM": "sf=1 bare=pci-stub", "LAB_TIMEOUT": "2400"},
+    "two_devices": {"LAB_SIM": "per_function=2"},
+    "infiniband": {"LAB_SIM": "link_layer=ib"},
+    "udev": {"LAB_SIM": "", "LAB_UDEV_NAMES": "1"},
+}
+
+
+@pytest.mark.parametrize("boot", BOOTS)
+def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (BUNDLE / "rdma").is_file(), f"{BUNDLE} is missing: run `make bundle`"
+    selection = shlex.split(os.environ.get("LAB_ARGS", ""))
+    pytest_in_guest = ["python3", "-m", "pytest", "-c", "guest/pytest.ini", f"guest/{boot}", *selection]
+    job = tmp_path / "job"
+    job.write_text(
+        f"#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=guest\nexec {shlex.join(pytest_in_guest)}\n"
+    )
+    environment = os.environ | BOOTS[boot] | {"LAB_OUT": str(tmp_path / "out")}
+    output = []
+    with subprocess.Popen(
+        [LAB / "lab", "run", job, BUNDLE, LAB / "guest"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as lab:
+        assert lab.stdout is not None
+        with capsys.disabled():
+            print(f"\n--- boot {boot}: {BOOTS[boot]}", flush=True)
+            for line in lab.stdout:
+                print(f"{boot}: {line}", end="", flush=True)
+                output.append(line)
+    if lab.returncode:
+        pytest.fail(f"boot {boot}: exit status {lab.returncode}\n{''.join(output[-400:])}", pytrace=False)
