@@ -65,16 +65,26 @@ def _allocate(store: Store, owner: Owner, share: Share, request: int | None) -> 
             _never_given(store, share, scope, subnet, start) or _freed(store, share, scope) or _left_over(store, share)
         )
         if found is None:
-            raise CniError(
-                TRY_AGAIN,
-                f"pool {share.pool.subnet}: every address of this node's subnet ({share}) is reserved; expected a free "
-                "one: give the node a larger subnet, or see which attachments are stale",
-            )
+            raise _full(share)
         own, address = found
     gateway = "" if own.gateway is None else unparse(own.gateway, share.pool.subnet.bits)
     reservation = Reservation(address.to_bytes(size, "big"), own.length, gateway, str(share.pool.subnet))
     store.reserve(reservation, scope, owner)
     return reservation
+
+
+def _full(share: Share) -> CniError:
+    if all(own.next(own.subnet.first) is None for own in share.ranges):
+        return CniError(
+            TRY_AGAIN,
+            f"pool {share.pool.subnet}: this node's subnet ({share}) has no address for pods: all are network, "
+            "broadcast, gateway or excluded; expected at least one: give the node a larger subnet, or another",
+        )
+    return CniError(
+        TRY_AGAIN,
+        f"pool {share.pool.subnet}: every address of this node's subnet ({share}) is reserved; expected a free one: "
+        "give the node a larger subnet, or see which attachments are stale",
+    )
 
 
 def _rules(share: Share) -> str:
@@ -98,6 +108,7 @@ def _never_given(store: Store, share: Share, scope: int, subnet: int, start: byt
                     store.advance(scope, number, following.to_bytes(size, "big"))
                 return own, address
             address = following
+    store.advance(scope, len(share.ranges), b"")
     return None
 
 

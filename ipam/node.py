@@ -2,7 +2,7 @@
 
 import os
 
-from ipam.pool import Pool, Range, listed, nodes, pools
+from ipam.pool import Pool, Range, listed, parts, pools
 from rdma_cni.cni import jsontext, validate
 from rdma_cni.cni.database import DIRECTORY
 from rdma_cni.cni.errors import INVALID_CONFIG, TRY_AGAIN, CniError
@@ -37,23 +37,23 @@ def shares(conf: "models.NodeSubnet") -> list[Share]:
     it at any moment.
     """
     all_pools = pools(conf)
-    of_nodes = nodes(conf, all_pools)
     file = _node_file()
     name = conf.nodeName or (file and file.nodeName) or os.uname().nodename
-    if name in of_nodes:
-        parts = of_nodes[name]
+    own = parts(conf, all_pools, name)
+    if own is not None:
+        searched = "its list in `ipam.nodes` has none there, expected one"
     else:
-        parts = listed(file.subnets or [], all_pools, f"{NODE_FILE}: subnets") if file else []
-    found = [Share(pool, [Range(pool, one) for in_pool, one in parts if in_pool is pool]) for pool in all_pools]
+        # The file is about the node: it has the subnets of all networks' pools.
+        own = listed((file and file.subnets) or [], all_pools, f"{NODE_FILE}: subnets", others=True)
+        lacks = "has no subnet in that pool" if file else "is not there"
+        searched = (
+            f"it is not among the {len(conf.nodes or {})} nodes of `ipam.nodes`, and {NODE_FILE} {lacks}; expected one "
+            "of the two to name it"
+        )
+    found = [Share(pool, [Range(pool, one) for in_pool, one in own if in_pool is pool]) for pool in all_pools]
     for share in found:
         if not share.ranges:
-            known = "not there" if file is None else "without one in that pool"
-            listing = "not among" if name not in of_nodes else "without one in that pool in"
-            raise CniError(
-                TRY_AGAIN,
-                f"node {name!r}: found no subnet of the pool {share.pool.subnet} for it: it is {listing} `ipam.nodes` "
-                f"({len(of_nodes)} nodes), and {NODE_FILE} is {known}; expected one of the two to name it",
-            )
+            raise CniError(TRY_AGAIN, f"node {name!r}: found no subnet of the pool {share.pool.subnet}: {searched}")
     return found
 
 

@@ -13,10 +13,16 @@ from rdma_cni.cni.undo import Undo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ipam import models
     from ipam.node import Share
     from ipam.store import Owner, Reservation, Store
     from rdma_cni.cni.models import Result
+
+
+_MAIN_TABLE = 254
+"""RT_TABLE_MAIN of linux/rtnetlink.h."""
 
 
 class NodeSubnetPlugin(Plugin):
@@ -40,7 +46,7 @@ class NodeSubnetPlugin(Plugin):
             before = {reservation.address for reservation in store.of_owner(owner)}
             given = allocator.allocate(store, owner, shares, requested)
         if any(reservation.address not in before for reservation in given):
-            undo.push("give the address back", lambda: self._release(store, owner))
+            undo.push("give the address back", lambda: self._release(store, owner, before))
         return _result(request, conf, shares, given)
 
     def delete(self, request: Request) -> None:
@@ -54,9 +60,9 @@ class NodeSubnetPlugin(Plugin):
             store.close()
 
     @staticmethod
-    def _release(store: "Store", owner: "Owner") -> None:
+    def _release(store: "Store", owner: "Owner", keep: "Collection[bytes]" = ()) -> None:
         with store:
-            store.release(owner)
+            store.release(owner, keep)
 
     def check(self, request: Request) -> None:
         """The attachment has its reservations, and they are what `prevResult` says."""
@@ -203,7 +209,7 @@ def _result(
             ip["version"] = "4" if len(reservation.address) == 4 else "6"
         ips.append(ip)
         pool = share.pool
-        if pool.mode == "routed" and pool.pool_route and reservation.gateway and not _covered(conf, share):
+        if pool.mode == "routed" and pool.pool_route and reservation.gateway and not _covered(request, conf, share):
             routes.append({"dst": str(pool.subnet), "gw": reservation.gateway})
     result: dict[str, object] = {"cniVersion": request.version, "ips": ips}
     if routes:
@@ -225,11 +231,14 @@ def _route(request: Request, route: "models.OwnRoute") -> dict[str, object]:
     return found
 
 
-def _covered(conf: "models.NodeSubnet", share: "Share") -> bool:
+def _covered(request: Request, conf: "models.NodeSubnet", share: "Share") -> bool:
     """Whether a configured route leads to the whole pool already."""
     from ipam.pool import Subnet, parse
 
     for route in conf.routes or []:
+        # One in a table of its own is for some packets only.
+        if route.table not in (None, 0, _MAIN_TABLE) and request.at_least("1.1.0"):
+            continue
         head, _, length = route.dst.partition("/")
         address, bits = parse(head)
         shift = bits - int(length)

@@ -6,6 +6,7 @@ long to import as an ADD may last, so it serves the tests as the second opinion.
 
 from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
+from rdma_cni.cni import checks
 from rdma_cni.cni.errors import INVALID_CONFIG, CniError
 
 TYPE_CHECKING = False
@@ -101,8 +102,8 @@ class Pool:
         if found in (None, "none"):
             return "none", None
         try:
-            address, bits = parse(str(found))
-        except OSError:
+            address, bits = parse(checks.address(str(found)))
+        except ValueError:
             address = bits = 0
         if not self.subnet.has(address, bits):
             raise _bad(field, found, f"an address of the pool {self.subnet}, or no gateway, in a flat pool")
@@ -121,6 +122,14 @@ class Pool:
             )
         bits = self.subnet.bits
         return Subnet(self.subnet.first + (index << (bits - self.node_prefix)), self.node_prefix, bits)
+
+    def indices(self, one: Subnet, used: dict[int, str]) -> list[int]:
+        """Those of the used indices whose subnets overlap `one`."""
+        if self.node_prefix is None:
+            return []
+        shift = self.subnet.bits - self.node_prefix
+        low, high = (one.first - self.subnet.first) >> shift, (one.last - self.subnet.first) >> shift
+        return [low] * (low in used) if low == high else [index for index in used if low <= index <= high]
 
 
 class Range:
@@ -203,14 +212,19 @@ def pools(conf: "models.NodeSubnet") -> list[Pool]:
     return found
 
 
-def listed(entries: list[str], all_pools: list[Pool], field: str) -> list[tuple[Pool, Subnet]]:
-    """Each of the subnets in a list, with the pool it lies in. Raises CniError 7."""
+def listed(entries: list[str], all_pools: list[Pool], field: str, *, others: bool = False) -> list[tuple[Pool, Subnet]]:
+    """Each of the subnets in a list, with the pool it lies in. Raises CniError 7.
+
+    `others`: the list may have subnets of other networks' pools, too, which are left out.
+    """
     found: list[tuple[Pool, Subnet]] = []
     for number, text in enumerate(entries):
         where = f"{field}[{number}]"
         one = subnet(text, where)
         pool = next((pool for pool in all_pools if one in pool.subnet), None)
         if pool is None:
+            if others and not any(one.overlaps(pool.subnet) for pool in all_pools):
+                continue
             raise _bad(where, text, f"a subnet in one of the pools: {', '.join(str(p.subnet) for p in all_pools)}")
         for _, other in found:
             if one.overlaps(other):
@@ -219,21 +233,40 @@ def listed(entries: list[str], all_pools: list[Pool], field: str) -> list[tuple[
     return found
 
 
-def nodes(conf: "models.NodeSubnet", all_pools: list[Pool]) -> dict[str, list[tuple[Pool, Subnet]]]:
-    """Every node's subnets, as `nodes` has them. Raises CniError 7, also when two nodes overlap.
+def parts(conf: "models.NodeSubnet", all_pools: list[Pool], name: str) -> list[tuple[Pool, Subnet]] | None:
+    """The subnets that `nodes` has for the node called `name`; None when it is not in there.
 
-    All of them are looked at, not this node's alone: the definition is the same on every node, and
-    a mistake in it should come out on the first one.
+    Raises CniError 7, also when two nodes overlap. All of them are looked at, not this node's
+    alone: the definition is the same on every node, and a mistake in it should come out on the
+    first one. Indices are compared as numbers: a large cluster has thousands.
     """
-    found: dict[str, list[tuple[Pool, Subnet]]] = {}
-    for name, part in (conf.nodes or {}).items():
-        field = f"ipam.nodes.{name}"
+    indices: dict[int, str] = {}
+    lists: dict[str, list[tuple[Pool, Subnet]]] = {}
+    for node, part in (conf.nodes or {}).items():
         if isinstance(part, int):
-            found[name] = [(pool, pool.at(part, field)) for pool in all_pools]
+            if part in indices:
+                raise _bad(f"ipam.nodes.{node}", part, f"an index of its own: node {indices[part]} has it")
+            indices[part] = node
         else:
-            found[name] = listed(part, all_pools, field)
-    spans = sorted(((one.bits, one.first, one.last), name, one) for name, parts in found.items() for _, one in parts)
-    for ((_, _, last), name, one), ((_, first, _), other_name, other) in zip(spans, spans[1:], strict=False):  # noqa: RUF007 - an import
-        if one.bits == other.bits and first <= last and name != other_name:
-            raise _bad(f"ipam.nodes.{other_name}", other, f"a subnet that does not overlap {one} of node {name}")
-    return found
+            lists[node] = listed(part, all_pools, f"ipam.nodes.{node}")
+    if indices:
+        highest = max(indices)
+        for pool in all_pools:
+            pool.at(highest, f"ipam.nodes.{indices[highest]}")
+    spans = sorted(((one.bits, one.first), node, pool, one) for node, own in lists.items() for pool, one in own)
+    before = None
+    for _, node, pool, one in spans:
+        # Of those that begin before it, the last one overlaps it if any does.
+        if before and before[1].overlaps(one):
+            raise _overlap(node, one, *before)
+        before = node, one
+        for index in pool.indices(one, indices):
+            raise _overlap(node, one, indices[index], pool.at(index, ""))
+    if name in lists:
+        return lists[name]
+    own_index = (conf.nodes or {}).get(name)
+    return None if own_index is None else [(pool, pool.at(own_index, "")) for pool in all_pools]
+
+
+def _overlap(node: str, one: Subnet, other_node: str, other: Subnet) -> CniError:
+    return _bad(f"ipam.nodes.{node}", one, f"a subnet that does not overlap {other} of node {other_node}")

@@ -5,7 +5,7 @@ lowest up until all have been given once; then the one that was freed longest ag
 """
 
 import os
-from _sqlite3 import DatabaseError, connect
+from _sqlite3 import DatabaseError
 
 from rdma_cni.cni.database import Database
 from rdma_cni.cni.errors import IO_FAILURE, CniError
@@ -13,6 +13,7 @@ from rdma_cni.cni.typecast import cast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from sqlite3 import Connection
 
 _SCHEMA = """
@@ -77,24 +78,23 @@ class Store(Database):
     def __init__(self) -> None:
         super().__init__("reservations.db", _SCHEMA, _VERSION)
 
-    def salvage(self, new: "Connection", damaged: str) -> str:
+    def salvage(self, new: "Connection", old: "Connection", damaged: str) -> str:
         """Take over the reservations of a damaged file if all of them are there to be read.
 
         Otherwise some may be missing: which addresses pods have cannot be told from the outside,
         where a pod may be a virtual machine, so `require_certainty` refuses to give any.
         """
         columns = "address, length, gateway, pool, network, container, ifname"
-        old = connect(damaged, timeout=0, isolation_level=None)
         try:
             if old.execute("PRAGMA integrity_check(reservation)").fetchall() != [("ok",)]:
                 raise DatabaseError("the table of the reservations is damaged")
             rows = old.execute(f"SELECT {columns} FROM reservation").fetchall()
+            suspects = old.execute("SELECT file FROM suspect").fetchall()
         except DatabaseError as error:
             new.execute("INSERT INTO suspect (file) VALUES (?)", (damaged,))
             return f"its reservations are lost ({error}): no address is given until somebody has seen to it"
-        finally:
-            old.close()
         new.executemany(f"INSERT INTO reservation ({columns}, scope) VALUES (?, ?, ?, ?, ?, ?, ?, 0)", rows)
+        new.executemany("INSERT INTO suspect (file) VALUES (?)", suspects)
         return f"all of its {len(rows)} reservations could be read and are kept"
 
     def require_certainty(self) -> None:
@@ -181,11 +181,12 @@ class Store(Database):
             ),
         )
 
-    def release(self, owner: Owner) -> None:
-        """Free what an attachment has; nothing is fine."""
+    def release(self, owner: Owner, keep: "Collection[bytes]" = ()) -> None:
+        """Free what an attachment has, but for the addresses in `keep`; nothing is fine."""
+        but = f"AND address NOT IN ({', '.join('?' * len(keep))})" if keep else ""
         rows = self.execute(
-            "DELETE FROM reservation WHERE network=? AND container=? AND ifname=? RETURNING scope, address",
-            (owner.network, owner.container, owner.ifname),
+            f"DELETE FROM reservation WHERE network=? AND container=? AND ifname=? {but} RETURNING scope, address",
+            (owner.network, owner.container, owner.ifname, *keep),
         )
         for scope, address in rows:
             self.execute("INSERT OR REPLACE INTO freed (scope, address) VALUES (?, ?)", (scope, address))

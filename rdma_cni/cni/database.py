@@ -90,28 +90,35 @@ class Database:
         self.directory = open_directory()
         self._name, self._schema, self._version = name, schema, version
         try:
-            try:
-                self._connection = self._open()
-            except FileNotFoundError:
-                self._create()
-                self._connection = self._open()
-            except _UnusableError as problem:
-                self._replace(str(problem))
-                self._connection = self._open()
-        except _UnusableError as problem:
-            os.close(self.directory)
-            raise CniError(IO_FAILURE, f"{self.path}: {problem}; remove it") from None
+            self._connection = self._open_or_make()
         except BaseException:
             os.close(self.directory)
             raise
 
-    def salvage(self, new: "Connection", damaged: str) -> str:
-        """Put into `new` what can be told from the file `damaged`; what to add to the log's line."""
+    def salvage(self, new: "Connection", old: "Connection", damaged: str) -> str:
+        """Put into `new` what can be told from `old`, the file `damaged`; what to add to the log's line.
+
+        No other process writes to either meanwhile.
+        """
         return "begun anew"
+
+    def _open_or_make(self) -> "Connection":
+        try:
+            try:
+                return self._open()
+            except FileNotFoundError:
+                self._create()
+            except _UnusableError as problem:
+                self._replace(str(problem))
+            return self._open()
+        except _UnusableError as problem:
+            raise CniError(IO_FAILURE, f"{self.path}: {problem}; remove it") from None
 
     def _open(self) -> "Connection":
         """Raises FileNotFoundError, _UnusableError or CniError."""
-        os.close(open_file(self.directory, self._name, create=False))
+        fd = open_file(self.directory, self._name, create=False)
+        self._inode = os.fstat(fd).st_ino
+        os.close(fd)
         connection = _connect(self.path)
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -130,7 +137,7 @@ class Database:
         lock = Lock(self.directory, "recovery.lock", f"making {self._name}")
         try:
             if not os.path.exists(self.path):
-                self._fill("").close()
+                self._fill().close()
                 os.rename(f"{self.path}.new", self.path)
         except OSError as error:
             raise CniError(IO_FAILURE, f"{self.path}: cannot be made: {error.strerror}") from None
@@ -145,6 +152,8 @@ class Database:
         # The lock keeps a second process from replacing the new one, too.
         lock = Lock(self.directory, "recovery.lock", f"replacing {self._name}")
         try:
+            if certain and not self._is_in_place():
+                return
             if not certain:
                 try:
                     self._open().close()
@@ -152,22 +161,37 @@ class Database:
                 except _UnusableError:
                     pass
             aside = f"{self.path}.bad-{time.time_ns()}"
-            os.link(self.path, aside)
-            if os.path.exists(f"{self.path}-journal"):
-                # It would be played back into the new file.
-                os.rename(f"{self.path}-journal", f"{aside}-journal")
+            old = _connect(self.path)
             try:
-                self._fill(aside, f"{self.path}: {problem}; moved aside as {aside}").close()
-                os.rename(f"{self.path}.new", self.path)
-            except BaseException:
-                os.unlink(aside)
-                raise
+                # What others write into it from here on would be lost; see __enter__.
+                self._exclude_writers(old)
+                os.link(self.path, aside)
+                if os.path.exists(f"{self.path}-journal") and os.path.getsize(f"{self.path}-journal"):
+                    # What a killed process left half done: it would be played back into the new file.
+                    os.rename(f"{self.path}-journal", f"{aside}-journal")
+                try:
+                    self._fill(aside, old, f"{self.path}: {problem}; moved aside as {aside}").close()
+                    os.rename(f"{self.path}.new", self.path)
+                except BaseException:
+                    os.unlink(aside)
+                    raise
+            finally:
+                old.close()
         except OSError as error:
             raise CniError(IO_FAILURE, f"{self.path}: {problem}, and cannot be moved aside: {error.strerror}") from None
         finally:
             lock.release()
 
-    def _fill(self, damaged: str, log_line: str = "") -> "Connection":
+    def _exclude_writers(self, old: "Connection") -> None:
+        """Raises CniError 11 when another process is writing for longer than PATIENCE."""
+        try:
+            old.execute("BEGIN IMMEDIATE")
+        except DatabaseError as error:
+            # Damaged so badly, it takes nobody's.
+            if "locked" in str(error):
+                raise self._failure(error) from None
+
+    def _fill(self, damaged: str = "", old: "Connection | None" = None, log_line: str = "") -> "Connection":
         for leftover in (f"{self.path}.new", f"{self.path}.new-journal"):
             if os.path.lexists(leftover):
                 os.unlink(leftover)
@@ -180,8 +204,8 @@ class Database:
             for statement in self._schema.split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={self._version}")
-            if damaged:
-                outcome = self.salvage(connection, damaged)
+            if old:
+                outcome = self.salvage(connection, old, damaged)
                 log.warning(f"{log_line}; {outcome}")
             connection.execute("COMMIT")
         except DatabaseError as error:
@@ -196,16 +220,36 @@ class Database:
             raise self._failure(error) from None
 
     def __enter__(self) -> "Database":
-        """Begin a transaction that no other process is writing beside."""
-        self.execute("BEGIN IMMEDIATE")
-        return self
+        """Begin a transaction that no other process is writing beside.
+
+        The file may have been replaced since it was opened. Whoever replaces it has the lock that
+        this waits for, so that nothing is ever written into one that is of no use any more.
+        """
+        while True:
+            if self._is_in_place():
+                self.execute("BEGIN IMMEDIATE")
+                if self._is_in_place():
+                    return self
+            self._connection.close()
+            self._connection = self._open_or_make()
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except OSError:
+            return False
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None:
             self.execute("COMMIT")
-        elif self._connection.in_transaction:
+            return
+        try:
             # SQLite itself has rolled back already, when the disk was full for instance.
-            self.execute("ROLLBACK")
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except DatabaseError:
+            # The error that led here is the one to tell; closing the file ends the transaction, too.
+            pass
 
     def close(self) -> None:
         """Let go of the files."""
@@ -220,7 +264,10 @@ class Database:
             )
         if "malformed" in text or "not a database" in text:
             try:
+                # Its lock would stand in the way.
+                self._connection.close()
                 self._replace(f"damaged ({text})", certain=True)
+                self._connection = self._open_or_make()
             except CniError as failure:
                 return failure
             return CniError(TRY_AGAIN, f"{self.path}: was damaged ({text}), and is moved aside; try again")
