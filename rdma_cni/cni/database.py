@@ -185,6 +185,8 @@ class Database:
     def _exclude_writers(self, old: "Connection") -> None:
         """Raises CniError 11 when another process is writing for longer than PATIENCE."""
         try:
+            # With a journal on disk it would be ours that lies beside the new file.
+            old.execute("PRAGMA journal_mode=MEMORY")
             old.execute("BEGIN IMMEDIATE")
         except DatabaseError as error:
             # Damaged so badly, it takes nobody's.
