@@ -43,15 +43,19 @@ system:
 	@$(call packages,python3 python3-venv binutils iproute2 strace)
 	@$(call packages,libpython$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 
-# Made anew when the requirements or the interpreter changed. Only the requirements are installed:
-# the tests and the bundle take the plugin from the tree.
-VENV_STAMP = $(VENV)/.installed
-$(VENV_STAMP): pyproject.toml | system
+# Only the requirements are installed: the tests and the bundle take the plugin from the tree.
+build/requirements.txt: pyproject.toml | system
+	@mkdir -p build
+	@$(PYTHON) -c 'import sys, tomllib; \
+		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+		print("#", sys.version); print(*project["dependencies"], *project["optional-dependencies"]["dev"], sep="\n")' > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+# Made anew when they, or the interpreter, have changed.
+VENV_STAMP := $(VENV)/.installed
+$(VENV_STAMP): build/requirements.txt | system
 	@echo "$(VENV): installing the Python requirements (half a minute)"
 	@rm -rf $(VENV); $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c 'import tomllib; \
-		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-		print(*project["dependencies"], *project["optional-dependencies"]["dev"], sep="\n")' > build/requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement build/requirements.txt
 	@touch $@
 
