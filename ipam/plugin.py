@@ -44,9 +44,9 @@ class NodeSubnetPlugin(Plugin):
         undo.lend(store.close)
         with store:
             before = {reservation.address for reservation in store.of_owner(owner)}
-            given = allocator.allocate(store, owner, shares, requested)
-        if any(reservation.address not in before for reservation in given):
+            # Beforehand: a signal may come right after the commit.
             undo.push("give the address back", lambda: self._release(store, owner, before))
+            given = allocator.allocate(store, owner, shares, requested)
         return _result(request, conf, shares, given)
 
     def delete(self, request: Request) -> None:

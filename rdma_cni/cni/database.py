@@ -314,8 +314,12 @@ class Lock:
                     ) from None
                 time.sleep(pause)
                 pause = min(pause * 2, 0.1)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"process {os.getpid()}, {holder}\n".encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"process {os.getpid()}, {holder}\n".encode(), 0)
+        except OSError as error:
+            # The lock is had all the same: only the note is for want of room.
+            log.debug(f"{DIRECTORY}/{name}: {error.strerror}")
 
     def release(self) -> None:
         """Let the next one have it."""

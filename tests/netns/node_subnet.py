@@ -111,6 +111,11 @@ class Node:
         answer = self.cni("DEL", config, container, **more)
         assert (answer.code, answer.stdout) == (0, ""), answer
 
+    def python(self, script: str) -> subprocess.Popen[bytes]:
+        """Another program on the node."""
+        command = [*self.inside, "/usr/bin/python3", "-c", script]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
     def write_node_file(self, content: object) -> None:
         """As a node agent does: whole at once."""
         self.state.mkdir(mode=0o700, exist_ok=True)
