@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rdma_cni.cni.models import IP, Result, Route
+    from rdma_cni.cni.models import IP, Route
 
 _DAD_PATIENCE = 10.0
 _CARRIER_PATIENCE = 0.5
@@ -63,17 +63,20 @@ def enable_ipv6(pod: Namespace, ifname: str) -> None:
         ) from None
 
 
-def configure(pod: Namespace, links: Links, link: Link, result: "Result", *, unique: bool) -> None:
+def configure(
+    pod: Namespace, links: Links, link: Link, ips: "list[IP]", routes: "list[Route]", *, unique: bool
+) -> list[tuple[str, str, int]]:
     """Give an interface in a pod its addresses and routes, and bring it up.
 
-    `unique`: the addresses are known to be nobody else's, so that IPv6 need not ask the link.
+    Returns the routes (dst, gw, table) that are not its own, because one to the same destination
+    was there. `unique`: the addresses are known to be nobody else's, so that IPv6 need not ask the link.
     Raises CniError 5, 108 or 110.
     """
-    ips = result.ips or []
     ipv6 = [ip.address for ip in ips if ":" in ip.address]
     if ipv6:
         enable_ipv6(pod, link.name)
     step = ""
+    not_ours = []
     try:
         for ip in ips:
             step = f"give {link.name!r} the address {ip.address}"
@@ -83,10 +86,10 @@ def configure(pod: Namespace, links: Links, link: Link, result: "Result", *, uni
             links.set(link.ifindex, up=True)
         if ipv6 and not unique:
             _await_unique(links, link, ipv6)
-        for route in result.routes or []:
+        for route in routes:
             gw = gateway(route, ips)
             step = f"add the route to {route.dst}{' via ' + gw if gw else ''} through {link.name!r}"
-            links.add_route(
+            added = links.add_route(
                 link.ifindex,
                 route.dst,
                 gw,
@@ -96,8 +99,12 @@ def configure(pod: Namespace, links: Links, link: Link, result: "Result", *, uni
                 table=route.table,
                 scope=route.scope,
             )
+            if not added:
+                log.info(f"the pod has a route to {route.dst} already, which stays")
+                not_ours.append((route.dst, gw, route.table or 0))
     except NetlinkError as error:
         raise error.report(f"{step} in the pod") from None
+    return not_ours
 
 
 def gateway(route: "Route", ips: "Iterable[IP]") -> str:

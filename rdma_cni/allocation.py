@@ -28,6 +28,11 @@ class Ipam:
         self.unique = name == _OWN
         self._request = request
 
+    def require(self) -> None:
+        """Raises CniError 104 when there is no such plugin."""
+        if not self.unique:
+            delegate.find(self._request, self.name)
+
     def add(self, undo: Undo) -> dict[str, object]:
         """Its answer, which is given back when a later step fails, or this one half-way."""
         if self.unique:

@@ -38,7 +38,7 @@ from rdma_cni.state import Attachment, NetdevRecord, RdmaRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rdma_cni.cni.models import Result
+    from rdma_cni.cni.models import IP, Result, Route
     from rdma_cni.models import NetConf
 
 
@@ -59,15 +59,20 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
 
     # Look at everything before anything is touched.
     _require_exclusive(host)
+    if not pod.cookie:
+        raise CniError(KERNEL_REFUSED, "this kernel: found it without SO_NETNS_COOKIE, expected Linux 5.14 or later")
     function = device.find(request, conf, pod_links)
     if function is None:
         raise device.missing(request)
+    if ipam:
+        ipam.require()
     lock = host.state.lock(function.id, f"{request.command} of {request.container}/{request.ifname}")
     undo.lend(lock.release)
     _take_over(host, request, function)
     devices = _devices_on_host(host, function)
     alone = request.config.get("prevResult") is None
     netdev = _choose_netdev(host, function, devices) if alone else None
+    borrowed = None if alone else _infiniband_netdev(request, function, pod_links)
     if alone:
         taken = pod_links.get(request.ifname)
         if taken:
@@ -81,10 +86,9 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     # Write down what DEL needs, then act. Taking it back looks at the kernel, not at how far this came.
     attachment = Attachment(request.network, request.container, request.ifname, function.id, request.netns, pod.cookie)
     attachment.rdma = [RdmaRecord(found.index, found.guid, found.name) for found in devices]
-    if netdev:
-        attachment.netdev = NetdevRecord(
-            netdev.name, netdev.mac, netdev.mtu, netdev.kind, netdev.altnames, netdev.alias, netdev.up
-        )
+    attachment.netdev = _record(netdev) if netdev else None
+    attachment.borrowed = _record(borrowed) if borrowed else None
+    its_own = _its_own(conf, pod_links, borrowed) if borrowed else ([], [])
     host.state.put(attachment)
     undo.push(f"take {function.id} back", lambda: _release(host, attachment, pod))
 
@@ -94,9 +98,13 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         _rename_rdma(pod, devices, conf.args.cni.rdmaDeviceName)
     if netdev and attachment.netdev:
         if netdev.kind == ARPHRD_INFINIBAND:
-            netdev = _reborn(host, function, netdev)
+            netdev = _reborn(host, function, netdev, netdev.ifindex)
         netdev = _move_netdev(host, request, netdev, pod, pod_links)
         _dress(pod_links, netdev, conf, attachment)
+    if borrowed and attachment.borrowed:
+        again = _move_netdev(host, request, _reborn(host, function, borrowed), pod, pod_links)
+        home.resemble(pod_links, again, attachment.borrowed)
+        addressing.configure(pod, pod_links, again, *its_own, unique=True)
 
     if ipam:
         raw = ipam.add(undo)
@@ -109,7 +117,11 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         _remember_addresses(host, attachment, answer, pod_links, netdev)
         if not alone:
             undo.push("remove the addresses", lambda: _unaddress(attachment, pod_links))
-        addressing.configure(pod, pod_links, netdev, answer, unique=ipam.unique)
+        ips, routes = answer.ips or [], answer.routes or []
+        not_ours = addressing.configure(pod, pod_links, netdev, ips, routes, unique=ipam.unique)
+        if not_ours:
+            attachment.routes = [route for route in attachment.routes if route not in not_ours]
+            host.state.put(attachment)
         addressing.announce(pod, pod_links, netdev, attachment.addresses)
         return _result(request, function, pod_links.get(netdev.ifindex) if alone else None, raw)
     if netdev and alone:
@@ -243,7 +255,7 @@ def _take_over(host: Host, request: Request, function: Function) -> None:
     holder = host.state.of_function(function.id)
     if holder is None:
         return
-    if function.rdma_names() == []:
+    if function.rdma_devices(host.rdma) == []:
         live = netns.find(holder.cookie)
         if live:
             live.close()
@@ -258,8 +270,8 @@ def _devices_on_host(host: Host, function: Function) -> list[Device]:
     """The function's RDMA devices. Raises CniError 101, or 11 when they are in some namespace."""
     deadline = time.monotonic() + 1
     while True:
-        names = function.rdma_names()
-        if names is None:
+        devices = function.rdma_devices(host.rdma)
+        if devices is None:
             if not function.exists():
                 raise CniError(TRY_AGAIN, f"{function.id}: disappeared while it was looked at; try again")
             raise CniError(
@@ -267,10 +279,9 @@ def _devices_on_host(host: Host, function: Function) -> list[Device]:
                 f"{function.id}: found no RDMA device on this function, expected at least one: is the driver's RDMA "
                 "part loaded (mlx5_ib, irdma, bnxt_re, ...)? `ls /sys/class/infiniband` lists what there is",
             )
-        devices = [found for found in host.rdma.devices() if found.name in names]
-        if names and len(devices) == len(names):
+        if devices:
             return devices
-        # udev renamed one between the two looks, or one is coming home at this moment.
+        # It may be coming home at this moment.
         if time.monotonic() > deadline:
             raise CniError(
                 TRY_AGAIN,
@@ -301,6 +312,28 @@ def _choose_netdev(host: Host, function: Function, devices: list[Device]) -> Lin
         guid = devices[0].guid.to_bytes(8, "big").hex(":")
         links = [link for link in links if kind == ARPHRD_INFINIBAND and link.mac.endswith(guid)] or links
     return min(links, key=lambda link: (function.dev_port(link.name), link.ifindex))
+
+
+def _infiniband_netdev(request: Request, function: Function, pod_links: Links) -> Link | None:
+    """The function's IPoIB netdev that an earlier plugin put into the pod: it dies when the RDMA device moves."""
+    link = pod_links.get(request.ifname)
+    return link if link and link.kind == ARPHRD_INFINIBAND and link.parent == function.id else None
+
+
+def _its_own(conf: "NetConf", pod_links: Links, link: Link) -> "tuple[list[IP], list[Route]]":
+    """The addresses and routes in `prevResult` that an interface has."""
+    ips = (conf.prevResult.ips if conf.prevResult else None) or []
+    routes = (conf.prevResult.routes if conf.prevResult else None) or []
+    addresses = pod_links.addresses(link.ifindex)
+    through = {(route.dst, route.gw) for route in pod_links.routes(link.ifindex)}
+    return (
+        [ip for ip in ips if ip.address in addresses],
+        [route for route in routes if (addressing.network(route.dst), addressing.gateway(route, ips)) in through],
+    )
+
+
+def _record(link: Link) -> NetdevRecord:
+    return NetdevRecord(link.name, link.mac, link.mtu, link.kind, link.altnames, link.alias, link.up)
 
 
 def _move_rdma(host: Host, found: Device, pod: Namespace) -> None:
@@ -336,14 +369,17 @@ def _rename_rdma(pod: Namespace, devices: list[Device], name: str) -> None:
             inside.close()
 
 
-def _reborn(host: Host, function: Function, before: Link) -> Link:
-    """The InfiniBand netdev that the kernel made when the RDMA device had changed its namespace."""
+def _reborn(host: Host, function: Function, before: Link, old: int = 0) -> Link:
+    """The InfiniBand netdev that the kernel made when the RDMA device had changed its namespace.
+
+    `old` is the index of `before`, where that was on the host.
+    """
     deadline = time.monotonic() + _REBIRTH_PATIENCE
     guid = before.mac[-23:]
     while True:
         for name in function.netdev_names() or []:
             link = host.links.get(name)
-            if link and link.kind == ARPHRD_INFINIBAND and link.ifindex != before.ifindex and link.mac[-23:] == guid:
+            if link and link.kind == ARPHRD_INFINIBAND and link.ifindex != old and link.mac[-23:] == guid:
                 return link
         if time.monotonic() > deadline:
             raise CniError(
@@ -499,6 +535,10 @@ def _ip(request: Request, ip: dict[str, object]) -> dict[str, object]:
 def _detach(host: Host, attachment: Attachment, pod: Namespace | None) -> None:
     lock = host.state.lock(attachment.function, f"DEL of {attachment.container}/{attachment.ifname}")
     try:
+        holder = host.state.of_function(attachment.function)
+        if holder and str(holder) != str(attachment):
+            log.info(f"{attachment.function} went to {holder} meanwhile: nothing to do for {attachment}")
+            return
         if pod and attachment.cookie and pod.cookie != attachment.cookie:
             log.warning(f"{pod.path} is another namespace now than the one that {attachment.function} was given to")
             pod = None
@@ -546,16 +586,21 @@ def _reconstruct(host: Host, request: Request, conf: "NetConf", pod: Namespace |
             request.network, request.container, request.ifname, function.id, request.netns, pod.cookie if pod else 0
         )
         marked = _marked_netdev(host, function, pod_links)
-        names = marked[1] if marked else []
+        devices: list[Device] = []
         if pod:
-            inside = _devices_in(function, pod)
-            attachment.rdma = [
-                RdmaRecord(found.index, found.guid, names[number] if number < len(names) else "")
-                for number, found in enumerate(inside)
-            ]
-        elif function.rdma_names() == []:
-            home.await_return(function)
+            # In shared mode every namespace sees every device, and none was moved.
+            devices = _devices_in(function, pod) if host.rdma.exclusive() else []
+        elif function.rdma_devices(host.rdma) == []:
+            home.await_return(host, function)
             marked = marked or _marked_netdev(host, function, None)
+        if marked and not devices:
+            # They are home, perhaps under the names that a pod's root gave them.
+            devices = function.rdma_devices(host.rdma) or []
+        names = marked[1] if marked else []
+        attachment.rdma = [
+            RdmaRecord(found.index, found.guid, names[number] if number < len(names) else "")
+            for number, found in enumerate(devices)
+        ]
         attachment.netdev = marked[0] if marked else None
         if not attachment.rdma and attachment.netdev is None:
             return None
@@ -574,15 +619,14 @@ def _devices_in(function: Function, pod: Namespace) -> list[Device]:
     """The function's RDMA devices that are in the pod."""
     sysfs = pod.sysfs()
     try:
-        names = function.rdma_names(sysfs) or []
+        with pod:
+            inside = Rdma()
+            try:
+                return function.rdma_devices(inside, sysfs) or []
+            finally:
+                inside.close()
     finally:
         os.close(sysfs)
-    with pod:
-        inside = Rdma()
-        try:
-            return [found for found in inside.devices() if found.name in names]
-        finally:
-            inside.close()
 
 
 def _marked_netdev(host: Host, function: Function, pod_links: Links | None) -> tuple[NetdevRecord, list[str]] | None:
@@ -624,13 +668,14 @@ def _check_rdma(attachment: Attachment, pod: Namespace) -> None:
 
 def _check_netdev(attachment: Attachment, pod_links: Links) -> None:
     """The netdev, and the addresses and routes, where this plugin set them."""
-    if attachment.netdev is None and not attachment.addresses and not attachment.routes:
+    moved = attachment.netdev or attachment.borrowed
+    if moved is None and not attachment.addresses and not attachment.routes:
         return
     name = attachment.ifname
     link = pod_links.get(name)
     if link is None:
         raise CniError(CHECK_FAILED, f"{name} in the pod: found no such interface, expected the one that ADD made")
-    if attachment.netdev is not None and link.parent != attachment.function:
+    if moved is not None and link.parent != attachment.function:
         raise CniError(
             CHECK_FAILED,
             f"{name} in the pod: found a netdev on {link.parent or 'no device'}, expected one on {attachment.function}",

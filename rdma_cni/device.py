@@ -1,11 +1,14 @@
 """From a device ID to a function in sysfs, its RDMA devices and its netdevs."""
 
 import os
+import time
+from errno import EIO
 
 from rdma_cni.cni import checks, log
 from rdma_cni.cni.errors import INVALID_CONFIG, NO_SUCH_FUNCTION, CniError
 from rdma_cni.cni.request import Request
 from rdma_cni.link import Links
+from rdma_cni.rdma import Device, Rdma
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,23 +38,54 @@ class Function:
     def exists(self) -> bool:
         return os.path.isdir(f"/sys/{self._path}")
 
-    def rdma_names(self, sysfs: int | None = None) -> list[str] | None:
-        """Its RDMA devices' names in one namespace; None when it has none in any.
+    def rdma_devices(self, rdma: Rdma, sysfs: int | None = None) -> list[Device] | None:
+        """Its RDMA devices in the namespace that both `rdma` and `sysfs` see; None when it has none in any.
 
         An empty list means that they exist, but in another namespace.
         """
-        return self._list("infiniband", sysfs)
+        found: list[Device] = []
+        for _ in range(100):
+            names = self._list("infiniband", sysfs)
+            if names is None:
+                return None
+            here = rdma.devices()
+            hidden = {device.name for device in here if not _listable(device.name)}
+            if hidden:
+                names |= self._verbs_names() & {device.name for device in here}
+            found = [device for device in here if device.name in names]
+            if len(found) == len(names):
+                break
+            # udev renamed one between the two looks.
+            time.sleep(0.01)
+        return found
 
-    def netdev_names(self, sysfs: int | None = None) -> list[str] | None:
-        """Its netdevs' names, as `rdma_names`."""
-        return self._list("net", sysfs)
+    def netdev_names(self) -> list[str] | None:
+        """Its netdevs' names on the host; empty when they exist elsewhere, None when it has none in any namespace."""
+        names = self._list("net", None)
+        return None if names is None else sorted(names)
 
-    def _list(self, kind: str, sysfs: int | None) -> list[str] | None:
+    def _list(self, kind: str, sysfs: int | None) -> set[str] | None:
         root = "/sys" if sysfs is None else f"/proc/self/fd/{sysfs}"
+        names = set()
         try:
-            return sorted(os.listdir(f"{root}/{self._path}/{kind}"))
+            with os.scandir(f"{root}/{self._path}/{kind}") as entries:
+                for entry in entries:
+                    names.add(entry.name)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            # The kernel stops listing at a name with '/'.
+            if error.errno != EIO:
+                raise
+        return names
+
+    def _verbs_names(self) -> set[str]:
+        """Its RDMA devices' names in whichever namespaces, as ib_uverbs tells them: a line in a file of its own."""
+        verbs = f"/sys/{self._path}/infiniband_verbs"
+        try:
+            return {_read_name(f"{verbs}/{entry}/ibdev") for entry in os.listdir(verbs)}
+        except OSError:
+            return set()
 
     def link_layers(self, rdma_name: str) -> list[str]:
         """The link layer of each port of an RDMA device that is on the host."""
@@ -67,6 +101,16 @@ class Function:
             return int(_read(f"/sys/{self._path}/net/{netdev_name}/dev_port"))
         except (OSError, ValueError):
             return 0
+
+
+def _listable(rdma_name: str) -> bool:
+    """Whether a directory can show a name: a pod's root may give its device one that none can."""
+    return "/" not in rdma_name and rdma_name not in (".", "..")
+
+
+def _read_name(path: str) -> str:
+    with open(path, "rb") as file:
+        return os.fsdecode(file.read().removesuffix(b"\n"))
 
 
 def _read(path: str) -> str:

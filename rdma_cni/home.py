@@ -16,7 +16,7 @@ from rdma_cni.host import Host, links_in
 from rdma_cni.link import ARPHRD_INFINIBAND, Link, Links
 from rdma_cni.netlink import NetlinkError
 from rdma_cni.netns import Namespace
-from rdma_cni.rdma import Rdma
+from rdma_cni.rdma import Device, Rdma
 from rdma_cni.state import Attachment, NetdevRecord, RdmaRecord
 
 TYPE_CHECKING = False
@@ -44,6 +44,8 @@ def bring_home(host: Host, attachment: Attachment, pod: Namespace | None) -> Non
         _rdma_home(host, attachment, function, pod)
         if attachment.netdev is not None:
             _netdev_home(host, attachment, attachment.netdev, function, pod)
+        elif attachment.borrowed is not None and pod and pod is not found:
+            _lend_again(host, attachment, attachment.borrowed, function, pod)
     except NetlinkError as error:
         raise CniError(
             TRY_AGAIN, f"the kernel refused to return a device of {function.id} to the host: {error}; try again"
@@ -55,13 +57,13 @@ def bring_home(host: Host, attachment: Attachment, pod: Namespace | None) -> Non
 
 def _is_home(host: Host, attachment: Attachment, function: Function) -> bool:
     home = {device.index for device in host.rdma.devices()} if attachment.rdma else set()
-    away = any(device.index not in home for device in attachment.rdma) and function.rdma_names() == []
+    away = any(device.index not in home for device in attachment.rdma) and function.rdma_devices(host.rdma) == []
     return not away and (attachment.netdev is None or function.netdev_names() != [])
 
 
-def await_return(function: Function) -> None:
+def await_return(host: Host, function: Function) -> None:
     """Wait, as long as is sensible, for devices that a dying namespace gives back."""
-    _wait(lambda: function.rdma_names() != [] and function.netdev_names() != [])
+    _wait(lambda: function.rdma_devices(host.rdma) != [] and function.netdev_names() != [])
 
 
 def _wait(condition: "Callable[[], bool]") -> bool:
@@ -97,7 +99,7 @@ def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Name
         # A device that is nowhere has gone for good, one with its GUID and another index was
         # born when the driver was bound again.
         guids = {device.guid for device in home}
-        return function.rdma_names() is None or all(record.guid in guids for record in missing)
+        return function.rdma_devices(host.rdma) is None or all(record.guid in guids for record in missing)
 
     if not _wait(arrived):
         raise CniError(
@@ -109,11 +111,52 @@ def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Name
         record = wanted.get(device.index)
         if record and record.name and device.name != record.name:
             try:
-                host.rdma.rename(device.index, record.name)
+                _rename_rdma(host, attachment, device, record.name)
             except NetlinkError as error:
                 log.warning(
                     f"RDMA device {device.name!r} of {function.id} was {record.name!r} and cannot be again: {error}"
                 )
+
+
+def _rename_rdma(host: Host, attachment: Attachment, device: Device, name: str) -> None:
+    try:
+        host.rdma.rename(device.index, name)
+    except NetlinkError as error:
+        # Names are unique over all namespaces, and root in another pod may have given this one to
+        # a device there.
+        if error.errno != EEXIST or not _free_name(host, attachment, name):
+            raise
+        host.rdma.rename(device.index, name)
+
+
+def _free_name(host: Host, attachment: Attachment, name: str) -> bool:
+    """Take a name from a device of whatever attachment; the device's own name comes back with its DEL."""
+    others = [other for other in host.state.all() if str(other) != str(attachment)]
+    known = {record.index for each in (attachment, *others) for record in each.rdma}
+    for device in host.rdma.devices():
+        if device.name == name and device.index in known:
+            host.rdma.rename(device.index, f"rdma-{device.index}")
+            return True
+    for other in others:
+        pod = netns.open_if_there(other.netns)
+        if pod is None:
+            continue
+        try:
+            if pod.cookie != other.cookie:
+                continue
+            with pod:
+                inside = Rdma()
+                try:
+                    for device in inside.devices():
+                        if device.name == name:
+                            inside.rename(device.index, f"rdma-{device.index}")
+                            log.warning(f"RDMA device {name!r} of {other}: renamed, that is another device's name")
+                            return True
+                finally:
+                    inside.close()
+        finally:
+            pod.close()
+    return False
 
 
 def _netdev_home(
@@ -145,6 +188,47 @@ def _netdev_home(
         log.warning(f"{function.id} has no netdev any more; it was {record.name!r}")
         return
     _restore(host.links, link, record, function)
+
+
+def _lend_again(host: Host, attachment: Attachment, record: NetdevRecord, function: Function, pod: Namespace) -> None:
+    """Put the netdev that was born on the host into the pod: the plugin that put one there looks for it."""
+    inside = links_in(pod)
+    try:
+        if any(link.parent == function.id and link.kind == record.kind for link in inside.all()):
+            return
+        link: Link | None = None
+
+        def born() -> bool:
+            nonlocal link
+            link = _on_host(host, attachment, record, function)
+            return link is not None
+
+        if not _wait(born) or link is None:
+            log.warning(f"{function.id}: its IPoIB netdev did not come again after the move of its RDMA device")
+            return
+        host.links.set(link.ifindex, name=attachment.ifname, namespace=pod.fd)
+        moved = inside.get(attachment.ifname)
+        if moved:
+            resemble(inside, moved, record)
+    except NetlinkError as error:
+        log.warning(f"the IPoIB netdev of {function.id} cannot go to {attachment} again: {error}")
+    finally:
+        inside.close()
+
+
+def resemble(links: Links, link: Link, record: NetdevRecord) -> None:
+    """Make a netdev that was born again in a pod what the one before it was, addresses apart."""
+    change = {"mtu": record.mtu, "alias": record.alias, "up": record.up}
+    _attempt(f"{link.name!r} cannot be again what it was", links, link, change)
+    wanted = set(record.altnames or [])
+    try:
+        # What udev gave it on the host would block a renaming to just that.
+        for altname in set(link.altnames) - wanted:
+            links.delete_altname(link.ifindex, altname)
+        for altname in wanted - set(link.altnames):
+            links.add_altname(link.ifindex, altname)
+    except NetlinkError as error:
+        log.warning(f"{link.name!r} cannot have the names {sorted(wanted)} again: {error}")
 
 
 def _on_host(host: Host, attachment: Attachment, record: NetdevRecord, function: Function) -> Link | None:

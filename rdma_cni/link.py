@@ -264,8 +264,8 @@ class Links(Socket):
         priority: int | None = None,
         table: int | None = None,
         scope: int | None = None,
-    ) -> None:
-        """Add a route; one to the same destination that is there already wins. Raises NetlinkError."""
+    ) -> bool:
+        """Add a route; False: one to the same destination is there already, and wins. Raises NetlinkError."""
         family, raw, length = network_of(dst)
         body = attribute(_RTA_DST, raw) + attribute(_RTA_OIF, u32.pack(ifindex))
         if gw:
@@ -292,7 +292,7 @@ class Links(Socket):
             _RTN_UNICAST,
             0,
         )
-        self._add(_RTM_NEWROUTE, head + body)
+        return self._add(_RTM_NEWROUTE, head + body)
 
     def delete_route(self, ifindex: int, dst: str, gw: str = "", *, table: int | None = None) -> None:
         """Raises NetlinkError."""
@@ -304,12 +304,14 @@ class Links(Socket):
         # RT_SCOPE_NOWHERE: of whatever scope.
         self.request(_RTM_DELROUTE, 0, _rtmsg.pack(family, length, 0, 0, 0, 0, 255, 0, 0) + body)
 
-    def _add(self, kind: int, payload: bytes) -> None:
+    def _add(self, kind: int, payload: bytes) -> bool:
         try:
             self.request(kind, NLM_F_CREATE | NLM_F_EXCL, payload)
         except NetlinkError as error:
             if error.errno != EEXIST:
                 raise
+            return False
+        return True
 
 
 def packed(cidr: str) -> tuple[int, bytes, int]:

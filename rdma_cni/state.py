@@ -50,12 +50,14 @@ class Attachment:
     """What one ADD gave to one pod.
 
     `cookie` is the pod namespace's (0: not known), `netns` the path it had. `netdev` is None when
-    the netdev was not for this plugin to move. `addresses` and `routes` are what it set itself:
-    CIDRs, and (dst, gw, table) with "" and 0 for none.
+    the netdev was not for this plugin to move; `borrowed` is then the InfiniBand netdev as an earlier
+    plugin left it in the pod, which dies and is put there again with each move. `addresses` and
+    `routes` are what this plugin set itself: CIDRs, and (dst, gw, table) with "" and 0 for none.
     """
 
     __slots__ = (
         "addresses",
+        "borrowed",
         "container",
         "cookie",
         "function",
@@ -76,6 +78,7 @@ class Attachment:
         self.cookie = cookie
         self.rdma: list[RdmaRecord] = []
         self.netdev: NetdevRecord | None = None
+        self.borrowed: NetdevRecord | None = None
         self.addresses: list[str] = []
         self.routes: list[tuple[str, str, int]] = []
 
@@ -104,6 +107,9 @@ class State(Database):
         rows = self.execute(f"SELECT {_COLUMNS} FROM attachment WHERE network=?", (network,))
         return [_attachment(row) for row in rows]
 
+    def all(self) -> list[Attachment]:
+        return [_attachment(row) for row in self.execute(f"SELECT {_COLUMNS} FROM attachment")]
+
     def put(self, attachment: Attachment) -> None:
         """Write it down, in the place of what was known of the same attachment."""
         self.execute(
@@ -124,19 +130,27 @@ class State(Database):
 
 
 def _record(attachment: Attachment) -> str:
-    netdev = attachment.netdev
     return jsontext.dump(
         {
             "netns": attachment.netns,
             "cookie": attachment.cookie,
             "rdma": [[device.index, device.guid, device.name] for device in attachment.rdma],
-            "netdev": None
-            if netdev is None
-            else [netdev.name, netdev.mac, netdev.mtu, netdev.kind, netdev.altnames, netdev.alias, netdev.up],
+            "netdev": _values(attachment.netdev),
+            "borrowed": _values(attachment.borrowed),
             "addresses": attachment.addresses,
             "routes": [list(route) for route in attachment.routes],
         }
     ).decode()
+
+
+def _values(netdev: NetdevRecord | None) -> list[object] | None:
+    if netdev is None:
+        return None
+    return [netdev.name, netdev.mac, netdev.mtu, netdev.kind, netdev.altnames, netdev.alias, netdev.up]
+
+
+def _netdev(values: object) -> NetdevRecord | None:
+    return None if values is None else NetdevRecord(*cast("list[object]", values))  # type: ignore[arg-type]
 
 
 def _attachment(row: tuple[object, ...]) -> Attachment:
@@ -144,8 +158,8 @@ def _attachment(row: tuple[object, ...]) -> Attachment:
     record = cast("dict[str, object]", jsontext.parse(text.encode()))
     attachment = Attachment(network, container, ifname, function, str(record["netns"]), cast("int", record["cookie"]))
     attachment.rdma = [RdmaRecord(*device) for device in cast("list[list[object]]", record["rdma"])]  # type: ignore[arg-type]
-    if record["netdev"] is not None:
-        attachment.netdev = NetdevRecord(*cast("list[object]", record["netdev"]))  # type: ignore[arg-type]
+    attachment.netdev = _netdev(record["netdev"])
+    attachment.borrowed = _netdev(record["borrowed"])
     attachment.addresses = cast("list[str]", record["addresses"])
     attachment.routes = [(dst, gw, table) for dst, gw, table in cast("list[tuple[str, str, int]]", record["routes"])]
     return attachment

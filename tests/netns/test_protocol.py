@@ -84,7 +84,9 @@ def test_all_missing_variables_are_named(rdma: Rdma) -> None:
 
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
 @pytest.mark.parametrize(
-    "container", ["-a", ".a", "_a", "a/b", "a b", "a\n", "ä", "a:b", "../a", "x" * 256], ids=lambda value: repr(value)[:12]
+    "container",
+    ["-a", ".a", "_a", "a/b", "a b", "a\n", "ä", "a:b", "../a", "x" * 256],
+    ids=lambda value: repr(value)[:12],
 )
 def test_a_container_id_outside_the_specs_alphabet_is_refused(rdma: Rdma, command: str, container: str) -> None:
     answer = rdma(command, CONF, container=container)
@@ -239,9 +241,7 @@ def test_an_older_version_asking_for_a_newer_command_is_refused(rdma: Rdma, comm
     assert answer.json["cniVersion"] == version
 
 
-@pytest.mark.parametrize(
-    ("command", "version"), [("CHECK", v) for v in VERSIONS[2:]] + [("ADD", v) for v in VERSIONS]
-)
+@pytest.mark.parametrize(("command", "version"), [("CHECK", v) for v in VERSIONS[2:]] + [("ADD", v) for v in VERSIONS])
 def test_a_version_that_has_the_command_may_ask_for_it(rdma: Rdma, command: str, version: str) -> None:
     answer = rdma(command, {**CONF, "cniVersion": version}, netns="/run/none")
     assert answer.error == 3
@@ -254,7 +254,10 @@ PREVIOUS = {"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": "/
 
 # What is put into a good configuration, and the field that the message starts with.
 BAD: list[tuple[str, object, str]] = [
-    *[("deviceID", value, "deviceID") for value in (5, [], {}, True)],
+    ("deviceID", 5, "deviceID"),
+    ("deviceID", [], "deviceID"),
+    ("deviceID", {}, "deviceID"),
+    ("deviceID", True, "deviceID"),
     *[
         ("deviceID", value, "deviceID")
         for value in (
@@ -399,7 +402,10 @@ def test_a_missing_network_name_is_refused(rdma: Rdma) -> None:
         {"ipam": {}},
         {"args": {"cni": {"debug": True}, "other": {"a": 1}}},
         {"args": {"cni": {"debug": False, "rdmaDeviceName": "x" * 63}}},
-        {"capabilities": {"deviceID": True, "mac": True}, "runtimeConfig": {"mac": "", "deviceID": "", "portMappings": []}},
+        {
+            "capabilities": {"deviceID": True, "mac": True},
+            "runtimeConfig": {"mac": "", "deviceID": "", "portMappings": []},
+        },
         {"mac": "02:AB:00:00:00:01", "mtu": 68, "logLevel": "debug", "logFile": ""},
         {"prevResult": {"cniVersion": "1.1.0", "interfaces": None, "ips": None, "routes": None, "dns": {}}},
         {"prevResult": {"ips": [{"version": "4", "address": "10.0.0.1/24", "gateway": "10.0.0.254"}], "dns": {}}},
@@ -522,7 +528,13 @@ def test_warnings_are_logged_unless_asked_otherwise(rdma: Rdma, more: dict[str, 
 
 
 def test_the_configuration_of_the_go_plugin_is_taken(rdma: Rdma) -> None:
-    conf = {"cniVersion": "0.4.0", "name": "net", "type": "rdma", "args": {"cni": {"debug": True}}, "deviceID": "0000:ff:1f.7"}
+    conf = {
+        "cniVersion": "0.4.0",
+        "name": "net",
+        "type": "rdma",
+        "args": {"cni": {"debug": True}},
+        "deviceID": "0000:ff:1f.7",
+    }
     assert rdma("DEL", conf).ok
     assert rdma("ADD", conf, netns="/run/none").error == 3
 

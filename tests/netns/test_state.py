@@ -80,7 +80,15 @@ def give_database_away(state: Path) -> None:
 
 @pytest.mark.parametrize(
     "prepare",
-    [make_link, make_file, give_away, link_database, make_database_a_directory, make_database_a_pipe, give_database_away],
+    [
+        make_link,
+        make_file,
+        give_away,
+        link_database,
+        make_database_a_directory,
+        make_database_a_pipe,
+        give_database_away,
+    ],
 )
 def test_a_place_that_is_not_roots_own_is_an_io_failure(
     rdma: Rdma, state: Path, prepare: Callable[[Path], None]

@@ -57,7 +57,7 @@ def addresses(ifname: str, ns: str | None = None) -> list[str]:
 
 def rdma_devices(ns: str | None = None) -> list[dict[str, Any]]:
     """`rdma dev`: the ifindex (nldev's index), ifname and node_guid of each device."""
-    answer: list[dict[str, Any]] = json.loads(run("rdma", "-j", "dev", ns=ns) or "[]")
+    answer: list[dict[str, Any]] = json.loads(run("rdma", "-j", "dev", ns=ns) or "[]", strict=False)
     return answer
 
 
@@ -253,6 +253,10 @@ def differences(before: Mapping[str, Sequence[object]], after: Mapping[str, Sequ
 def repair(before: Mapping[str, Sequence[tuple[object, ...]]]) -> None:
     """Put the host's names, MACs and MTUs back after a test that failed, so that the next one starts level."""
     settle()
+    names = {item[1] for item in before["netdevs"]}
+    for link in links():
+        if not link.get("parentdev") and link["ifname"] not in names:
+            run("ip", "link", "del", link["ifname"], check=False)
     by_parent = {str(item[0]): item for item in before["netdevs"] if item[0]}
     for attempt in ("aside", "home"):  # two netdevs may have one another's names
         for link in links():
@@ -273,9 +277,9 @@ def repair(before: Mapping[str, Sequence[tuple[object, ...]]]) -> None:
                     run("ip", "link", "set", str(name), "address", str(mac), check=False)
                 if up:
                     run("ip", "link", "set", str(name), "up", check=False)
-        names = {item[0]: str(item[1]) for item in before["rdma"]}
+        of_rdma = {item[0]: str(item[1]) for item in before["rdma"]}
         for device in rdma_devices():
-            name = names.get(device["ifindex"], device["ifname"])
+            name = of_rdma.get(device["ifindex"], device["ifname"])
             if device["ifname"] != name:
                 there = f"aside{device['ifindex']}" if attempt == "aside" else name
                 run("rdma", "dev", "set", device["ifname"], "name", there, check=False)

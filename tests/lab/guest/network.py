@@ -87,6 +87,17 @@ def earlier_plugin_deletes(function: Function, pod: Pod, ifname: str = "net1") -
     pod.run("ip", "link", "set", ifname, "netns", "1", "name", function.netdev)
 
 
+def give_name_back(function: Function) -> None:
+    """Rename a netdev that is on the host under another name; udev has made the old one an alternative name of it."""
+    guest.settle()
+    (link,) = [link for link in guest.links() if link.get("address") == function.mac]
+    here = link["ifname"]
+    guest.run("ip", "link", "property", "del", "dev", here, "altname", function.netdev, check=False)
+    if here != function.netdev:
+        guest.run("ip", "link", "set", here, "name", function.netdev)
+    guest.settle()
+
+
 _SCRIPT = """#!/bin/sh
 cd {directory}
 echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME" >> calls

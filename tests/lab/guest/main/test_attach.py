@@ -269,15 +269,14 @@ def test_the_device_is_named_by_the_first_source_that_has_one(
     if with_mac:
         interface["mac"] = with_mac.mac.upper()
     config = conf(None, prevResult={"cniVersion": "1.0.0", "interfaces": [{"name": "eth9"}, interface]})
-    for source, put in {
-        "deviceID": lambda device: config.update(deviceID=device),
-        "pciBusID": lambda device: config.update(pciBusID=device),
-        "runtimeConfig.deviceID": lambda device: config.update(runtimeConfig={"deviceID": device}),
-        "pciID in prevResult": lambda device: interface.update(pciID=device),
-    }.items():
+    for source in SOURCES[:4]:
         function = named(source)
-        if function:
-            put(function.device)
+        if function and source == "pciID in prevResult":
+            interface["pciID"] = function.device
+        elif function and source == "runtimeConfig.deviceID":
+            config["runtimeConfig"] = {"deviceID": function.device}
+        elif function:
+            config[source] = function.device
     attach(config, pod)
     assert pod.rdma_names() == list(vf.rdma)
     detach(config, pod)

@@ -39,9 +39,7 @@ def test_alone_the_result_is_of_the_version_that_was_asked_for(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_chained_prev_results_ips_routes_and_dns_come_out_as_they_went_in(
-    vf: Function, pod: Pod, version: str
-) -> None:
+def test_chained_prev_results_ips_routes_and_dns_come_out_as_they_went_in(vf: Function, pod: Pod, version: str) -> None:
     previous = earlier_plugin(vf, pod, version, address="10.8.0.2/24", gateway="10.8.0.1", routes=("10.9.0.0/16",))
     config = conf(vf, version, prevResult=previous)
     result = attach(config, pod)
