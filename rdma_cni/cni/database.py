@@ -229,11 +229,27 @@ class Database:
         """
         while True:
             if self._is_in_place():
-                self.execute("BEGIN IMMEDIATE")
+                self._begin()
                 if self._is_in_place():
                     return self
             self._connection.close()
             self._connection = self._open_or_make()
+
+    def _begin(self) -> None:
+        # SQLite's own waiting sleeps for up to 0.1 s at a time, in which others come first again and again.
+        deadline = time.monotonic() + PATIENCE
+        self.execute("PRAGMA busy_timeout=0")
+        pause = 0.001
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                break
+            except DatabaseError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise self._failure(error) from None
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.005)
+        self.execute(f"PRAGMA busy_timeout={PATIENCE * 1000:.0f}")
 
     def _is_in_place(self) -> bool:
         try:
