@@ -1,9 +1,11 @@
 """The frozen `node-subnet`: each mistake in its configuration is named by its field, with code 7."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from node_subnet import KEY, POOL, POOL6, Node, a_node, conf
 
 FLAT = {**POOL, "mode": "flat"}
@@ -188,3 +190,13 @@ def test_further_mistakes_are_in_the_details(node: Node) -> None:
 def test_what_is_right_is_taken(node: Node, config: dict[str, Any]) -> None:
     answer = node.cni("STATUS", config)
     assert (answer.code, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_the_example_of_the_documentation_gives_what_it_says(node: Node) -> None:
+    _, _, rest = (ROOT / "docs" / "ipam.md").read_text().partition("```json\n")
+    result = node.cni("ADD", json.loads(rest.partition("```")[0])).json
+    assert result["ips"] == [
+        {"address": "10.56.3.2/24", "gateway": "10.56.3.1"},
+        {"address": "fd00:56:0:3::2/64", "gateway": "fd00:56:0:3::1"},
+    ]
+    assert result["routes"] == [{"dst": "10.0.0.0/8"}, {"dst": "fd00:56::/48", "gw": "fd00:56:0:3::1"}]
