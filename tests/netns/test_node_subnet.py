@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import guest
 import pytest
+from conftest import BUNDLE, ROOT
 from node_subnet import KEY, NODE_SUBNET, POOL, POOL6, VERSIONS, Node, a_node, addresses, conf, one_pool
 
 
@@ -15,6 +17,42 @@ from node_subnet import KEY, NODE_SUBNET, POOL, POOL6, VERSIONS, Node, a_node, a
 def node() -> Iterator[Node]:
     with a_node() as found:
         yield found
+
+
+# What it starts with
+
+# Not functools, collections and datetime: the C halves of sqlite3 and pydantic import these.
+SLOW = {"json", "re", "typing", "dataclasses", "contextlib", "enum", "socket", "logging", "pathlib", "sqlite3"}
+SLOW |= {"ipaddress", "netaddr", "pydantic", "pydantic_core", "subprocess", "argparse", "inspect", "pyroute2"}
+# The bundle's modules in the interpreter that they were frozen from, which can be asked what it has loaded.
+MODULES = """
+import sys
+sys._MEIPASS = sys.argv[1]
+exec(compile(open(sys.argv[2]).read(), "start.py", "exec"), {"__name__": "start"})
+from rdma_cni.main import main
+status = main(["node-subnet"])
+print(*sys.modules, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_no_command_imports_what_takes_long_to_import(node: Node) -> None:
+    start = ROOT / "frozen" / "start.py"
+    command = ["/usr/bin/python3", "-I", "-S", "-c", MODULES, str(BUNDLE / "_internal"), str(start)]
+    result = node.cni("ADD", conf()).json
+    for name in ("ADD", "CHECK", "STATUS", "GC", "DEL"):
+        config = conf(routes=[{"dst": "10.0.0.0/8"}], top={"prevResult": result})
+        done = subprocess.run(
+            [*node.inside, *command],
+            input=json.dumps(config).encode(),
+            env=guest.cni_environment(name, "c1", "/run/netns/none", "net1"),
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done
+        loaded = set(done.stderr.decode().split())
+        assert "ipam.store" in loaded
+        assert loaded & SLOW == set(), name
 
 
 # Results
