@@ -40,7 +40,7 @@ endef
 # binutils and the shared libpython are what PyInstaller needs; strace and iproute2, the tests.
 .PHONY: system
 system:
-	@$(call packages,python3 python3-venv binutils iproute2 strace)
+	@$(call packages,python3 python3-venv binutils iproute2 strace containernetworking-plugins)
 	@$(call packages,libpython$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 
 # Only the requirements are installed: the tests and the bundle take the plugin from the tree.
@@ -85,8 +85,10 @@ test-lab: bundle lab
 demo: bundle lab
 	@tests/lab/lab run tests/lab/demo dist/rdma-cni
 
+# Both are run, and the second adds to what the first writes.
 bench: bundle lab
-	@$(BIN)/python tests/bench/bench.py
+	@status=0; $(BIN)/python tests/bench/bench.py || status=1; \
+	$(BIN)/python tests/bench/ipam_bench.py || status=1; exit $$status
 
 clean:
 	rm -rf build dist
