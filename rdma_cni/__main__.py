@@ -1,8 +1,13 @@
 """The one program behind the bundle's names: `rdma`, `node-subnet` and `rdma-cni`."""
 
+import os
 import sys
 
 from rdma_cni.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    status = main(sys.argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Taking the interpreter down in good order takes a sixth of its start, and nothing is left to do.
+    os._exit(status)

@@ -60,7 +60,7 @@ class Namespace:
     """An open network namespace; `with` it, the process is inside.
 
     `cookie` is the kernel's own number for it, never used again while the kernel runs, which an
-    inode number is (SO_NETNS_COOKIE, Linux 5.14).
+    inode number is (SO_NETNS_COOKIE, Linux 5.14; 0 where the kernel is older).
     """
 
     __slots__ = ("cookie", "fd", "path")
@@ -72,6 +72,8 @@ class Namespace:
             probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC)
         try:
             self.cookie = int.from_bytes(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+        except OSError:
+            self.cookie = 0
         finally:
             probe.close()
 

@@ -37,7 +37,9 @@ def rdma(run_dir: Path) -> Callable[..., guest.Answer]:
     binary = BUNDLE / "rdma"
     assert binary.is_file(), f"{binary} is missing: run `make bundle`"
 
-    def call(command: str | None, config: object = None, *, wrapper: tuple[str, ...] = (), **more: object) -> guest.Answer:
+    def call(
+        command: str | None, config: object = None, *, wrapper: tuple[str, ...] = (), **more: object
+    ) -> guest.Answer:
         apart = ("unshare", "--mount", "--net", "sh", "-ec", _APART, "apart", str(run_dir), *wrapper)
         arguments: dict[str, object] = {"netns": "/run/pod", **more}
         return guest.cni(command, config, binary=str(binary), wrapper=apart, **arguments)  # type: ignore[arg-type]
