@@ -7,7 +7,12 @@ from rdma_cni.main import main
 
 if __name__ == "__main__":
     status = main(sys.argv)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # None, when it was closed from the start.
+        if stream:
+            try:
+                stream.flush()
+            except OSError:
+                status = status or 1
     # Taking the interpreter down in good order takes a sixth of its start, and nothing is left to do.
     os._exit(status)
