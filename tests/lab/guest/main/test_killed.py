@@ -38,7 +38,7 @@ def test_an_add_that_is_killed_after_any_request_to_the_kernel_is_taken_back_by_
 
 
 def test_a_del_that_is_killed_after_any_request_to_the_kernel_is_finished_by_the_next(vf: Function, pod: Pod) -> None:
-    config = conf(vf, ipam=host_local(), mtu=1400, args={"cni": {"rdmaDeviceName": "rail0"}})
+    config = conf(vf, mtu=1400, args={"cni": {"rdmaDeviceName": "rail0"}})
     before = guest.host()
     for number in range(1, 200):
         attach(config, pod)
