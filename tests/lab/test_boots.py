@@ -12,7 +12,7 @@ BUNDLE = LAB.parent.parent / "dist" / "rdma-cni"
 
 # What the guest of each boot has: rdmasim's parameters and the lab's, see README.md.
 BOOTS = {
-    "main": {"LAB_SIM": "sf=1 bare=pci-stub", "LAB_TIMEOUT": "2400"},
+    "main": {"LAB_SIM": "sf=1 bare=pci-stub", "LAB_TIMEOUT": "3600"},
     "two_devices": {"LAB_SIM": "per_function=2"},
     "infiniband": {"LAB_SIM": "link_layer=ib"},
     "udev": {"LAB_SIM": "", "LAB_UDEV_NAMES": "1"},
