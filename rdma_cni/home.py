@@ -187,7 +187,7 @@ def _netdev_home(
     if link is None:
         log.warning(f"{function.id} has no netdev any more; it was {record.name!r}")
         return
-    _restore(host.links, link, record, function)
+    _restore(host, link, record, function)
 
 
 def _lend_again(host: Host, attachment: Attachment, record: NetdevRecord, function: Function, pod: Namespace) -> None:
@@ -257,10 +257,7 @@ def _move_home(host: Host, inside: Links, link: Link, name: str) -> None:
             inside.delete_altname(link.ifindex, altname)
     target = name or link.name
     if host.links.get(target):
-        number = 0
-        while host.links.get(f"dev{number}"):
-            number += 1
-        target = f"dev{number}"
+        target = _unused(host.links)
     try:
         inside.set(link.ifindex, name=target, namespace=netns.host_fd())
     except NetlinkError as error:
@@ -271,8 +268,17 @@ def _move_home(host: Host, inside: Links, link: Link, name: str) -> None:
             inside.set(link.ifindex, name="dev%d", namespace=netns.host_fd())
 
 
-def _restore(links: Links, link: Link, record: NetdevRecord, function: Function) -> None:
+def _unused(links: Links) -> str:
+    """A name that no netdev of the namespace has, of the kind that the kernel itself falls back on."""
+    number = 0
+    while links.get(f"dev{number}"):
+        number += 1
+    return f"dev{number}"
+
+
+def _restore(host: Host, link: Link, record: NetdevRecord, function: Function) -> None:
     """Make a netdev on the host what it was. What the kernel does not let be is logged."""
+    links = host.links
     # An InfiniBand address is the hardware's: its first bytes change with each birth.
     mac = record.mac if record.kind != ARPHRD_INFINIBAND and record.mac not in ("", link.mac) else None
     mtu = record.mtu if record.mtu not in (0, link.mtu) else None
@@ -290,7 +296,7 @@ def _restore(links: Links, link: Link, record: NetdevRecord, function: Function)
             _attempt(f"{link.name!r} of {function.id} cannot have {what} again", links, link, change)
     # udev works on the same netdev at the same time, as it does on each that appears.
     for _ in range(3):
-        if _restore_names(links, link, record, function):
+        if _restore_names(host, link, record, function):
             break
         again = links.get(link.ifindex)
         if again is None:
@@ -307,8 +313,9 @@ def _attempt(what: str, links: Links, link: Link, change: dict[str, object]) -> 
         log.warning(f"{what}: {error}")
 
 
-def _restore_names(links: Links, link: Link, record: NetdevRecord, function: Function) -> bool:
+def _restore_names(host: Host, link: Link, record: NetdevRecord, function: Function) -> bool:
     """Give a netdev on the host its names. False: something changed meanwhile, look again."""
+    links = host.links
     name = record.name or link.name
     try:
         for altname in link.altnames:
@@ -316,7 +323,7 @@ def _restore_names(links: Links, link: Link, record: NetdevRecord, function: Fun
                 links.delete_altname(link.ifindex, altname)
         if link.name != name:
             other = links.get(name)
-            if other and other.ifindex != link.ifindex:
+            if other and other.ifindex != link.ifindex and not _gives_way(host, other, name):
                 log.warning(
                     f"the netdev of {function.id} was {name!r}, but that is a name of {other.name!r} now; "
                     f"it stays {link.name!r}"
@@ -332,6 +339,20 @@ def _restore_names(links: Links, link: Link, record: NetdevRecord, function: Fun
     except NetlinkError as error:
         log.info(f"the names of {link.name!r} of {function.id}: {error}")
         return False
+    return True
+
+
+def _gives_way(host: Host, other: Link, name: str) -> bool:
+    """Take a name from a netdev on the host that has it from its pod, and will have its own with its DEL."""
+    holder = host.state.of_function(other.parent) if other.parent else None
+    marked = read_mark(other)
+    record = holder.netdev if holder else marked[0] if marked else None
+    if record is None or name in (record.name, *(record.altnames or [])):
+        return False
+    if other.name == name:
+        host.links.set(other.ifindex, name=_unused(host.links))
+    else:
+        host.links.delete_altname(other.ifindex, name)
     return True
 
 
