@@ -6,7 +6,8 @@ import sys
 from rdma_cni.main import main
 
 if __name__ == "__main__":
-    status = main(sys.argv)
+    # Frozen, it is told the name that it was called by as its first argument (frozen/launcher.c).
+    status = main(sys.argv[1:] if getattr(sys, "frozen", False) else sys.argv)
     for stream in (sys.stdout, sys.stderr):
         # None, when it was closed from the start.
         if stream:

@@ -48,6 +48,8 @@ def run(
     path = find(request, plugin)
     command = command or request.command
     env = callers_environment()
+    if request.ifname:
+        env["CNI_IFNAME"] = request.ifname
     env.update(environment or {})
     env["CNI_COMMAND"] = command
     answer, status = _execute(path, env, request.stdin if stdin is None else stdin)
@@ -99,20 +101,8 @@ def find(request: Request, plugin: str) -> str:
 
 
 def callers_environment() -> dict[str, str]:
-    """The environment as the caller gave it, without what the frozen program's start added.
-
-    PyInstaller's bootloader sets LD_LIBRARY_PATH to the bundle's libraries, which would break
-    another program, and keeps the caller's in LD_LIBRARY_PATH_ORIG.
-    """
-    env = dict(os.environ)
-    if "_PYI_ARCHIVE_FILE" in env or "_PYI_APPLICATION_HOME_DIR" in env:
-        original = env.pop("LD_LIBRARY_PATH_ORIG", None)
-        env.pop("LD_LIBRARY_PATH", None)
-        if original is not None:
-            env["LD_LIBRARY_PATH"] = original
-    for name in [name for name in env if name.startswith("_PYI_")]:
-        del env[name]
-    return env
+    """The environment as the caller gave it, without what the frozen program's start added (frozen/launcher.c)."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("_PYI_")}
 
 
 def _execute(path: str, env: dict[str, str], stdin: bytes) -> tuple[bytes, int]:
