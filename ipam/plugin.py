@@ -140,7 +140,7 @@ class _EnoughError(Exception):
 def _owner(request: Request) -> "Owner":
     from ipam.store import Owner
 
-    return Owner(request.network, request.container, request.ifname)
+    return Owner(request.network, request.container, request.ifname, request.pod)
 
 
 def _config(request: Request) -> "models.NodeSubnet":

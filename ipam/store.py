@@ -31,7 +31,8 @@ CREATE TABLE reservation (
     scope INTEGER NOT NULL,
     network TEXT NOT NULL,
     container TEXT NOT NULL,
-    ifname TEXT NOT NULL
+    ifname TEXT NOT NULL,
+    pod TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX owner ON reservation (network, container, ifname);
 CREATE TABLE freed (
@@ -47,17 +48,22 @@ _VERSION = 1
 
 
 class Owner:
-    """Whose a reservation is: one interface of one container on one network."""
+    """Whose a reservation is: one interface of one container on one network.
 
-    __slots__ = ("container", "ifname", "network")
+    `pod` is its namespace and name, for people; "" when they are not known.
+    """
 
-    def __init__(self, network: str, container: str, ifname: str) -> None:
+    __slots__ = ("container", "ifname", "network", "pod")
+
+    def __init__(self, network: str, container: str, ifname: str, pod: str = "") -> None:
         self.network = network
         self.container = container
         self.ifname = ifname
+        self.pod = pod
 
     def __str__(self) -> str:
-        return f"container {self.container}, interface {self.ifname}, network {self.network}"
+        pod = f"pod {self.pod}, " if self.pod else ""
+        return f"{pod}container {self.container}, interface {self.ifname}, network {self.network}"
 
 
 class Reservation:
@@ -84,7 +90,7 @@ class Store(Database):
         Otherwise some may be missing: which addresses pods have cannot be told from the outside,
         where a pod may be a virtual machine, so `require_certainty` refuses to give any.
         """
-        columns = "address, length, gateway, pool, network, container, ifname"
+        columns = "address, length, gateway, pool, network, container, ifname, pod"
         try:
             if old.execute("PRAGMA integrity_check(reservation)").fetchall() != [("ok",)]:
                 raise DatabaseError("the table of the reservations is damaged")
@@ -93,7 +99,7 @@ class Store(Database):
         except DatabaseError as error:
             new.execute("INSERT INTO suspect (file) VALUES (?)", (damaged,))
             return f"its reservations are lost ({error}): no address is given until somebody has seen to it"
-        new.executemany(f"INSERT INTO reservation ({columns}, scope) VALUES (?, ?, ?, ?, ?, ?, ?, 0)", rows)
+        new.executemany(f"INSERT INTO reservation ({columns}, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)", rows)
         new.executemany("INSERT INTO suspect (file) VALUES (?)", suspects)
         return f"all of its {len(rows)} reservations could be read and are kept"
 
@@ -118,8 +124,8 @@ class Store(Database):
 
     def holder(self, address: bytes) -> Owner | None:
         """Who has an address."""
-        rows = self.execute("SELECT network, container, ifname FROM reservation WHERE address=?", (address,))
-        return Owner(*cast("tuple[str, str, str]", rows[0])) if rows else None
+        rows = self.execute("SELECT network, container, ifname, pod FROM reservation WHERE address=?", (address,))
+        return Owner(*cast("tuple[str, str, str, str]", rows[0])) if rows else None
 
     def scope(self, rules: str) -> tuple[int, int, bytes]:
         """(id, number of the subnet, next address there) of the scope with these rules; b"" is its start."""
@@ -167,8 +173,8 @@ class Store(Database):
         """Raises CniError 5 when the address is reserved already."""
         self.execute("DELETE FROM freed WHERE scope=? AND address=?", (scope, reservation.address))
         self.execute(
-            "INSERT INTO reservation (address, length, gateway, pool, scope, network, container, ifname) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO reservation (address, length, gateway, pool, scope, network, container, ifname, pod) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 reservation.address,
                 reservation.length,
@@ -178,6 +184,7 @@ class Store(Database):
                 owner.network,
                 owner.container,
                 owner.ifname,
+                owner.pod,
             ),
         )
 

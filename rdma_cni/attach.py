@@ -8,8 +8,9 @@ import os
 import time
 from errno import EEXIST, EOPNOTSUPP
 
-from rdma_cni import addressing, allocation, config, device, home, netns
-from rdma_cni.cni import log, validate
+from rdma_cni import addressing, allocation, choice, config, device, deviceinfo, home, netns
+from rdma_cni.cni import jsontext, log, validate
+from rdma_cni.cni.database import Lock
 from rdma_cni.cni.errors import (
     CHECK_FAILED,
     INTERFACE_NAME_TAKEN,
@@ -24,7 +25,7 @@ from rdma_cni.cni.errors import (
     TRY_AGAIN,
     CniError,
 )
-from rdma_cni.cni.plugin import valid_attachments
+from rdma_cni.cni.plugin import VALID_ATTACHMENTS, valid_attachments
 from rdma_cni.cni.request import Request
 from rdma_cni.cni.typecast import cast
 from rdma_cni.cni.undo import Undo
@@ -61,16 +62,14 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     _require_exclusive(host)
     if not pod.cookie:
         raise CniError(KERNEL_REFUSED, "this kernel: found it without SO_NETNS_COOKIE, expected Linux 5.14 or later")
-    function = device.find(request, conf, pod_links)
-    if function is None:
-        raise device.missing(request)
     if ipam:
         ipam.require()
-    lock = host.state.lock(function.id, f"{request.command} of {request.container}/{request.ifname}")
+    function, lock = _have(host, request, conf, pod_links)
     undo.lend(lock.release)
     _take_over(host, request, function)
     devices = _devices_on_host(host, function)
-    alone = request.config.get("prevResult") is None
+    # With an interface of its own beside that of an earlier plugin, it moves the netdev as it does alone.
+    alone = request.config.get("prevResult") is None or conf.ifName is not None
     netdev = _choose_netdev(host, function, devices) if alone else None
     borrowed = None if alone else _infiniband_netdev(request, function, pod_links)
     if alone:
@@ -85,6 +84,8 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
 
     # Write down what DEL needs, then act. Taking it back looks at the kernel, not at how far this came.
     attachment = Attachment(request.network, request.container, request.ifname, function.id, request.netns, pod.cookie)
+    attachment.runtime_ifname = request.runtime_ifname
+    attachment.pod = request.pod
     attachment.rdma = [RdmaRecord(found.index, found.guid, found.name) for found in devices]
     attachment.netdev = _record(netdev) if netdev else None
     attachment.borrowed = _record(borrowed) if borrowed else None
@@ -123,7 +124,9 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
             attachment.routes = [route for route in attachment.routes if route not in not_ours]
             host.state.put(attachment)
         addressing.announce(pod, pod_links, netdev, attachment.addresses)
+        _tell(conf, function, devices, undo)
         return _result(request, function, pod_links.get(netdev.ifindex) if alone else None, raw)
+    _tell(conf, function, devices, undo)
     if netdev and alone:
         pod_links.set(netdev.ifindex, up=True)
         netdev = pod_links.get(netdev.ifindex)
@@ -141,11 +144,11 @@ def delete(request: Request, own_allowed: bool) -> None:
             raise CniError(
                 OWN_NAMESPACE, f"CNI_NETNS: found {request.netns[:200]!r}, the plugin's own namespace, expected a pod's"
             )
-        attachment = host.state.get(request.network, request.container, request.ifname)
-        if attachment is None:
-            attachment = _reconstruct(host, request, conf, pod)
-        if attachment:
+        known = host.state.get(request.network, request.container, request.ifname)
+        for attachment in [known] if known else _lost(host, request, conf, pod):
             _detach(host, attachment, pod)
+            if conf.runtimeConfig and conf.runtimeConfig.CNIDeviceInfoFile:
+                deviceinfo.remove(conf.runtimeConfig.CNIDeviceInfoFile, Function(attachment.function))
     finally:
         if pod:
             pod.close()
@@ -189,10 +192,12 @@ def gc(request: Request) -> None:
     ipam = allocation.of(request, conf)
     collects = ipam is not None and ipam.collects()
     failures: list[CniError] = []
+    kept: list[Attachment] = []
     host = Host()
     try:
         for attachment in host.state.of_network(request.network):
-            if (attachment.container, attachment.ifname) in valid:
+            if (attachment.container, attachment.runtime_ifname) in valid:
+                kept.append(attachment)
                 continue
             log.info(f"collecting {attachment}")
             try:
@@ -203,7 +208,7 @@ def gc(request: Request) -> None:
                 failures.append(error)
     finally:
         host.close()
-    if ipam and collects:
+    if ipam and collects and _translate(request, conf, valid, kept):
         try:
             ipam.gc()
         except CniError as error:
@@ -244,6 +249,17 @@ def _require_exclusive(host: Host) -> None:
         )
 
 
+def _have(host: Host, request: Request, conf: "NetConf", pod_links: Links) -> tuple[Function, Lock]:
+    """The function that the configuration names, or a free one of the PFs that it names, and the lock on it."""
+    holder = f"{request.command} of {request.container}/{request.ifname}"
+    if conf.pf:
+        return choice.take(host, conf.pf, holder)
+    function = device.find(request, conf, pod_links)
+    if function is None:
+        raise device.missing(request)
+    return function, host.state.lock(function.id, holder)
+
+
 def _take_over(host: Host, request: Request, function: Function) -> None:
     """See that nobody has the function; put right what a DEL that never came has left of it."""
     mine = host.state.get(request.network, request.container, request.ifname)
@@ -254,6 +270,10 @@ def _take_over(host: Host, request: Request, function: Function) -> None:
         )
     holder = host.state.of_function(function.id)
     if holder is None:
+        # When the state was lost, a netdev may still tell by its mark that it is not what it was.
+        left = _reconstruct(host, request, function, None, None, wait=False)
+        if left:
+            home.bring_home(host, left, None)
         return
     if function.rdma_devices(host.rdma) == []:
         live = netns.find(holder.cookie)
@@ -354,7 +374,7 @@ def _rename_rdma(pod: Namespace, devices: list[Device], name: str) -> None:
         inside = Rdma()
         try:
             for number, found in enumerate(devices):
-                wanted = f"{name}_{number}" if number else name
+                wanted = _name_in_pod(name, number)
                 try:
                     inside.rename(found.index, wanted)
                 except NetlinkError as error:
@@ -472,6 +492,21 @@ def _unaddress(attachment: Attachment, pod_links: Links) -> None:
             log.debug(f"the address {address}: {error}")
 
 
+def _tell(conf: "NetConf", function: Function, devices: list[Device], undo: Undo) -> None:
+    """Write the names that the RDMA devices have in the pod to where Multus wants to know them."""
+    path = conf.runtimeConfig.CNIDeviceInfoFile if conf.runtimeConfig else None
+    if not path:
+        return
+    name = conf.args.cni.rdmaDeviceName if conf.args and conf.args.cni else None
+    names = [_name_in_pod(name, number) if name else found.name for number, found in enumerate(devices)]
+    undo.push(f"take {function.id} out of {path}", lambda: deviceinfo.remove(path, function))
+    deviceinfo.write(path, function, names)
+
+
+def _name_in_pod(name: str, number: int) -> str:
+    return f"{name}_{number}" if number else name
+
+
 # Results
 
 
@@ -536,7 +571,7 @@ def _detach(host: Host, attachment: Attachment, pod: Namespace | None) -> None:
     lock = host.state.lock(attachment.function, f"DEL of {attachment.container}/{attachment.ifname}")
     try:
         holder = host.state.of_function(attachment.function)
-        if holder and str(holder) != str(attachment):
+        if holder and holder.key != attachment.key:
             log.info(f"{attachment.function} went to {holder} meanwhile: nothing to do for {attachment}")
             return
         if pod and attachment.cookie and pod.cookie != attachment.cookie:
@@ -568,51 +603,84 @@ def _collect(host: Host, attachment: Attachment) -> None:
             pod.close()
 
 
-def _reconstruct(host: Host, request: Request, conf: "NetConf", pod: Namespace | None) -> Attachment | None:
+def _translate(request: Request, conf: "NetConf", valid: set[tuple[str, str]], kept: list[Attachment]) -> bool:
+    """Make GC's list of attachments one of interfaces that addresses were reserved for.
+
+    The runtime knows an attachment by CNI_IFNAME; with `ifName` its addresses go by that. False: the
+    state does not know all of them, and an address that a pod has must not be taken for a stray.
+    """
+    if conf.ifName is None:
+        return True
+    if not valid <= {(attachment.container, attachment.runtime_ifname) for attachment in kept}:
+        log.warning("GC: the state does not know every attachment that is valid: no address is freed")
+        return False
+    names = valid | {(attachment.container, attachment.ifname) for attachment in kept}
+    listed = [{"containerID": container, "ifname": ifname} for container, ifname in sorted(names)]
+    request.config = {**request.config, VALID_ATTACHMENTS: listed}
+    request.stdin = jsontext.dump(request.config)
+    return True
+
+
+def _lost(host: Host, request: Request, conf: "NetConf", pod: Namespace | None) -> list[Attachment]:
     """What ADD may have attached, when the state does not know: from configuration and kernel.
 
-    The state was lost, another plugin attached it, or there is nothing left to do (None).
+    The state was lost, another plugin attached it, or there is nothing left to do (an empty list).
     """
     pod_links = links_in(pod) if pod else None
     try:
         function = device.find(request, conf, pod_links)
-        if function is None:
-            return None
-        holder = host.state.of_function(function.id)
-        if holder:
-            log.info(f"{function.id} is with {holder} now: nothing to do for this one")
-            return None
-        attachment = Attachment(
-            request.network, request.container, request.ifname, function.id, request.netns, pod.cookie if pod else 0
-        )
-        marked = _marked_netdev(host, function, pod_links)
-        devices: list[Device] = []
-        if pod:
-            # In shared mode every namespace sees every device, and none was moved.
-            devices = _devices_in(function, pod) if host.rdma.exclusive() else []
-        elif function.rdma_devices(host.rdma) == []:
-            home.await_return(host, function)
-            marked = marked or _marked_netdev(host, function, None)
-        if marked and not devices:
-            # They are home, perhaps under the names that a pod's root gave them.
-            devices = function.rdma_devices(host.rdma) or []
-        names = marked[1] if marked else []
-        attachment.rdma = [
-            RdmaRecord(found.index, found.guid, names[number] if number < len(names) else "")
-            for number, found in enumerate(devices)
-        ]
-        attachment.netdev = marked[0] if marked else None
-        if not attachment.rdma and attachment.netdev is None:
-            return None
-        log.warning(f"no state of {attachment}: returning {function.id} by what the kernel tells")
-        return attachment
+        if function:
+            functions = [function]
+        else:
+            # Any of them may have been taken. One that is on the host under a mark and has no
+            # attachment is in nobody's use: it gets its own name back, too.
+            functions = [one for pf in choice.physical_functions(host, conf.pf or []) for one in pf.functions]
+        found = [_reconstruct(host, request, one, pod, pod_links, wait=one is function) for one in functions]
+        return [attachment for attachment in found if attachment]
     except CniError as error:
         # A device that is not there any more cannot be given back.
         log.warning(f"no state of this attachment, and its device is not to be found: {error}")
-        return None
+        return []
     finally:
         if pod_links:
             pod_links.close()
+
+
+def _reconstruct(
+    host: Host, request: Request, function: Function, pod: Namespace | None, pod_links: Links | None, *, wait: bool
+) -> Attachment | None:
+    """What the kernel tells of an attachment that has this function; None when there is nothing of it.
+
+    `wait` for what a namespace that is dying gives back.
+    """
+    holder = host.state.of_function(function.id)
+    if holder:
+        log.info(f"{function.id} is with {holder} now: nothing to do for this one")
+        return None
+    attachment = Attachment(
+        request.network, request.container, request.ifname, function.id, request.netns, pod.cookie if pod else 0
+    )
+    marked = _marked_netdev(host, function, pod_links)
+    devices: list[Device] = []
+    if pod:
+        # In shared mode every namespace sees every device, and none was moved.
+        devices = _devices_in(function, pod) if host.rdma.exclusive() else []
+    elif wait and function.rdma_devices(host.rdma) == []:
+        home.await_return(host, function)
+        marked = marked or _marked_netdev(host, function, None)
+    if marked and not devices:
+        # They are home, perhaps under the names that a pod's root gave them.
+        devices = function.rdma_devices(host.rdma) or []
+    names = marked[1] if marked else []
+    attachment.rdma = [
+        RdmaRecord(found.index, found.guid, names[number] if number < len(names) else "")
+        for number, found in enumerate(devices)
+    ]
+    attachment.netdev = marked[0] if marked else None
+    if not attachment.rdma and attachment.netdev is None:
+        return None
+    log.warning(f"no state of {attachment}: returning {function.id} by what the kernel tells")
+    return attachment
 
 
 def _devices_in(function: Function, pod: Namespace) -> list[Device]:

@@ -87,6 +87,13 @@ class Function:
         except OSError:
             return set()
 
+    def physical_function(self) -> str:
+        """The PCI address of a VF's PF; "" for what is no VF."""
+        try:
+            return os.path.basename(os.readlink(f"/sys/{self._path}/physfn"))
+        except OSError:
+            return ""
+
     def link_layers(self, rdma_name: str) -> list[str]:
         """The link layer of each port of an RDMA device that is on the host."""
         ports = f"/sys/{self._path}/infiniband/{rdma_name}/ports"

@@ -131,7 +131,7 @@ def _rename_rdma(host: Host, attachment: Attachment, device: Device, name: str) 
 
 def _free_name(host: Host, attachment: Attachment, name: str) -> bool:
     """Take a name from a device of whatever attachment; the device's own name comes back with its DEL."""
-    others = [other for other in host.state.all() if str(other) != str(attachment)]
+    others = [other for other in host.state.all() if other.key != attachment.key]
     known = {record.index for each in (attachment, *others) for record in each.rdma}
     for device in host.rdma.devices():
         if device.name == name and device.index in known:

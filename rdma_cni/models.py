@@ -1,6 +1,6 @@
 """The configuration of `rdma`, for pydantic; see `rdma_cni.cni.models` for how it is used."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -29,6 +29,7 @@ class RuntimeConfig(Model):
 
     deviceID: DeviceID | None = None  # noqa: N815
     mac: Mac | None = None
+    CNIDeviceInfoFile: Annotated[Str, AfterValidator(checks.absolute_path)] | None = None
 
 
 class Ipam(Model):
@@ -45,6 +46,8 @@ class NetConf(Model):
     type: Str | None = None
     deviceID: DeviceID | None = None  # noqa: N815
     pciBusID: DeviceID | None = None  # noqa: N815
+    pf: Annotated[Any, AfterValidator(checks.names)] | None = None
+    ifName: Annotated[Str, AfterValidator(checks.interface_name)] | None = None  # noqa: N815
     ipam: Ipam | None = None
     mac: Mac | None = None
     mtu: Annotated[Int, Field(ge=68, le=65535)] | None = None

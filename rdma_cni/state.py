@@ -1,7 +1,7 @@
 """What is attached, on disk: written before the kernel is touched, so that DEL knows what to undo."""
 
 from rdma_cni.cni import jsontext
-from rdma_cni.cni.database import Database, Lock
+from rdma_cni.cni.database import PATIENCE, Database, Lock
 from rdma_cni.cni.typecast import cast
 
 _SCHEMA = """
@@ -49,10 +49,12 @@ class NetdevRecord:
 class Attachment:
     """What one ADD gave to one pod.
 
-    `cookie` is the pod namespace's (0: not known), `netns` the path it had. `netdev` is None when
-    the netdev was not for this plugin to move; `borrowed` is then the InfiniBand netdev as an earlier
-    plugin left it in the pod, which dies and is put there again with each move. `addresses` and
-    `routes` are what this plugin set itself: CIDRs, and (dst, gw, table) with "" and 0 for none.
+    `runtime_ifname` is CNI_IFNAME, by which the runtime knows it; `ifname` the interface that it is
+    about. `pod` is namespace/name, "" when not known. `cookie` is the pod namespace's (0: not known),
+    `netns` the path it had. `netdev` is None when the netdev was not for this plugin to move;
+    `borrowed` is then the InfiniBand netdev as an earlier plugin left it in the pod, which dies and is
+    put there again with each move. `addresses` and `routes` are what this plugin set itself: CIDRs,
+    and (dst, gw, table) with "" and 0 for none.
     """
 
     __slots__ = (
@@ -65,14 +67,17 @@ class Attachment:
         "netdev",
         "netns",
         "network",
+        "pod",
         "rdma",
         "routes",
+        "runtime_ifname",
     )
 
     def __init__(self, network: str, container: str, ifname: str, function: str, netns: str, cookie: int) -> None:
         self.network = network
         self.container = container
-        self.ifname = ifname
+        self.ifname = self.runtime_ifname = ifname
+        self.pod = ""
         self.function = function
         self.netns = netns
         self.cookie = cookie
@@ -82,8 +87,14 @@ class Attachment:
         self.addresses: list[str] = []
         self.routes: list[tuple[str, str, int]] = []
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What the runtime tells it from others by, and the interface."""
+        return self.network, self.container, self.ifname
+
     def __str__(self) -> str:
-        return f"container {self.container}, interface {self.ifname}, network {self.network}"
+        pod = f"pod {self.pod}, " if self.pod else ""
+        return f"{pod}container {self.container}, interface {self.ifname}, network {self.network}"
 
 
 class State(Database):
@@ -92,9 +103,9 @@ class State(Database):
     def __init__(self) -> None:
         super().__init__("state.db", _SCHEMA, _VERSION)
 
-    def lock(self, function: str, holder: str) -> Lock:
+    def lock(self, function: str, holder: str, patience: float = PATIENCE) -> Lock:
         """Have a function for oneself, for as long as its devices are moved. Raises CniError 11."""
-        return Lock(self.directory, f"{function}.lock", holder)
+        return Lock(self.directory, f"{function}.lock", holder, patience)
 
     def get(self, network: str, container: str, ifname: str) -> Attachment | None:
         where = "WHERE network=? AND container=? AND ifname=?"
@@ -132,6 +143,8 @@ class State(Database):
 def _record(attachment: Attachment) -> str:
     return jsontext.dump(
         {
+            "runtime_ifname": attachment.runtime_ifname,
+            "pod": attachment.pod,
             "netns": attachment.netns,
             "cookie": attachment.cookie,
             "rdma": [[device.index, device.guid, device.name] for device in attachment.rdma],
@@ -157,6 +170,8 @@ def _attachment(row: tuple[object, ...]) -> Attachment:
     network, container, ifname, function, text = map(str, row)
     record = cast("dict[str, object]", jsontext.parse(text.encode()))
     attachment = Attachment(network, container, ifname, function, str(record["netns"]), cast("int", record["cookie"]))
+    attachment.runtime_ifname = str(record["runtime_ifname"])
+    attachment.pod = str(record["pod"])
     attachment.rdma = [RdmaRecord(*device) for device in cast("list[list[object]]", record["rdma"])]  # type: ignore[arg-type]
     attachment.netdev = _netdev(record["netdev"])
     attachment.borrowed = _netdev(record["borrowed"])

@@ -39,6 +39,15 @@ def interface_name(text: str) -> str:
     return text
 
 
+def names(value: object) -> list[str]:
+    """A name, or a list of names; in either case the list."""
+    found = value if isinstance(value, list) else [value]
+    names = [name for name in found if isinstance(name, str) and name]
+    if not names or len(names) != len(found):
+        raise ValueError('a name such as "ens1f0", or a list of names')
+    return names
+
+
 def plugin_name(text: str) -> str:
     """A plugin's `type`: the name of a file in CNI_PATH, never a path."""
     if not text or "/" in text or "\0" in text or text in (".", ".."):

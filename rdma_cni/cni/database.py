@@ -312,10 +312,10 @@ class _UnusableError(Exception):
 class Lock:
     """A lock that the kernel takes back when its holder dies, with a note of who holds it."""
 
-    def __init__(self, directory: int, name: str, holder: str) -> None:
-        """Wait for it, PATIENCE seconds at the most. Raises CniError 11 naming the holder."""
+    def __init__(self, directory: int, name: str, holder: str, patience: float = PATIENCE) -> None:
+        """Wait for it, `patience` seconds at the most. Raises CniError 11 naming the holder."""
         self._fd = open_file(directory, name)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         pause = 0.002
         while True:
             try:
@@ -326,7 +326,7 @@ class Lock:
                     other = os.pread(self._fd, 1024, 0).decode(errors="replace").strip() or "an unnamed process"
                     os.close(self._fd)
                     raise CniError(
-                        TRY_AGAIN, f"{DIRECTORY}/{name}: held for {PATIENCE:.0f} s by {other}; try again"
+                        TRY_AGAIN, f"{DIRECTORY}/{name}: held for {patience:.0f} s by {other}; try again"
                     ) from None
                 time.sleep(pause)
                 pause = min(pause * 2, 0.1)

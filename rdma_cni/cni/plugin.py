@@ -52,7 +52,9 @@ def run(plugin: Plugin) -> int:
             _signal.signal(signal, _terminated)
         read(request)
         if command != "VERSION":
-            log.about(f"{plugin.name} {command} {request.network} {request.container} {request.ifname}".rstrip())
+            log.about(
+                f"{plugin.name} {command} {request.network} {request.container} {request.ifname} {request.pod}".rstrip()
+            )
         result = _dispatch(plugin, request, undo)
         # It is done: from here on a signal comes too late to undo anything.
         _ignore_signals()
@@ -98,12 +100,15 @@ def _dispatch(plugin: Plugin, request: Request, undo: Undo) -> dict[str, object]
     return None
 
 
+VALID_ATTACHMENTS = "cni.dev/valid-attachments"
+
+
 def valid_attachments(request: Request) -> set[tuple[str, str]]:
     """(container, interface) of what GC is to keep: `cni.dev/valid-attachments`.
 
     libcni sends null for an empty list, and nothing at all is the same.
     """
-    key = "cni.dev/valid-attachments"
+    key = VALID_ATTACHMENTS
     listed = request.config.get(key)
     if listed is None:
         return set()

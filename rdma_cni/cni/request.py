@@ -33,18 +33,38 @@ class Request:
 
     `config` is the network configuration as it was parsed, `stdin` its bytes, for plugins that
     this one delegates to. `container`, `netns` and `ifname` are "" where the command has none.
+    `runtime_ifname` is CNI_IFNAME; `ifname` is the same, unless the configuration is about a further
+    interface of the pod.
     """
 
-    __slots__ = ("args", "command", "config", "container", "ifname", "netns", "network", "path", "stdin", "version")
+    __slots__ = (
+        "args",
+        "command",
+        "config",
+        "container",
+        "ifname",
+        "netns",
+        "network",
+        "path",
+        "runtime_ifname",
+        "stdin",
+        "version",
+    )
 
     def __init__(self, command: str) -> None:
         self.command = command
         self.version = VERSIONS[-1]
-        self.network = self.container = self.netns = self.ifname = ""
+        self.network = self.container = self.netns = self.ifname = self.runtime_ifname = ""
         self.path: list[str] = []
         self.args: dict[str, str] = {}
         self.config: dict[str, object] = {}
         self.stdin = b""
+
+    @property
+    def pod(self) -> str:
+        """The pod that Kubernetes' runtimes name in CNI_ARGS, as namespace/name; "" when they do not."""
+        name = self.args.get("K8S_POD_NAME", "")
+        return f"{self.args.get('K8S_POD_NAMESPACE', '')}/{name}" if name else ""
 
     def at_least(self, version: str) -> bool:
         """Whether the caller speaks `version` (one of VERSIONS) or a newer one."""
@@ -78,7 +98,7 @@ def _read_environment(request: Request, lenient: bool) -> None:
         )
     if "CNI_CONTAINERID" in _NEEDS[request.command]:
         request.container = _variable("CNI_CONTAINERID", checks.identifier)
-        request.ifname = _variable("CNI_IFNAME", checks.interface_name)
+        request.ifname = request.runtime_ifname = _variable("CNI_IFNAME", checks.interface_name)
         request.netns = environ.get("CNI_NETNS", "")
     request.path = [entry for entry in environ.get("CNI_PATH", "").split(":") if entry]
     for pair in environ.get("CNI_ARGS", "").split(";"):
