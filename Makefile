@@ -11,12 +11,13 @@ PYTHON := /usr/bin/python3
 VENV := build/venv
 BIN := $(VENV)/bin
 
-SOURCES := $(shell find rdma_cni ipam frozen -name '*.py' 2>/dev/null)
+SOURCES := $(shell find rdma_cni ipam frozen -name '*.py' -o -name '*.c' 2>/dev/null)
 
-.PHONY: help bundle lint test test-lab demo bench lab clean
+.PHONY: help bundle image lint test test-lab demo bench lab clean
 
 help:
 	@echo 'make bundle   the frozen plugin: dist/rdma-cni/'
+	@echo 'make image    an OCI image of it, whose entrypoint installs it on a node: build/rdma-cni-image.tar'
 	@echo 'make lint     ruff and mypy --strict'
 	@echo 'make test     lint, bundle, then every test (unit, netns, lab)'
 	@echo '              TESTS="tests/unit -k mtu": only these; LAB_ARGS="-k mtu": only these in the guests'
@@ -37,10 +38,10 @@ if [ -n "$$missing" ]; then \
 fi
 endef
 
-# binutils and the shared libpython are what PyInstaller needs; strace and iproute2, the tests.
+# binutils and the shared libpython are what PyInstaller needs, gcc the launcher; the others, the tests.
 .PHONY: system
 system:
-	@$(call packages,python3 python3-venv binutils iproute2 strace containernetworking-plugins)
+	@$(call packages,python3 python3-venv binutils gcc libc6-dev iproute2 strace containernetworking-plugins)
 	@$(call packages,libpython$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 
 # Only the requirements are installed: the tests and the bundle take the plugin from the tree.
@@ -66,6 +67,11 @@ dist/rdma-cni/rdma: build.spec $(SOURCES) $(VENV_STAMP)
 	@touch $@
 
 bundle: system dist/rdma-cni/rdma
+
+# An OCI image of the bundle, for a DaemonSet: a tar, made without a container engine.
+IMAGE := build/rdma-cni-image.tar
+image: bundle
+	@$(BIN)/python frozen/image.py dist/rdma-cni $(IMAGE) rdma-cni:$$(dist/rdma-cni/rdma-cni --version | cut -d' ' -f2 | tr -d ,)
 
 lint: system $(VENV_STAMP)
 	$(BIN)/ruff check .
