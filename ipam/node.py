@@ -2,7 +2,7 @@
 
 import os
 
-from ipam.pool import Pool, Range, listed, parts, pools
+from ipam.pool import Pool, Range, listed, parts, pools, require_own
 from rdma_cni.cni import jsontext, validate
 from rdma_cni.cni.database import DIRECTORY
 from rdma_cni.cni.errors import INVALID_CONFIG, TRY_AGAIN, CniError
@@ -45,6 +45,7 @@ def shares(conf: "models.NodeSubnet") -> list[Share]:
     else:
         # The file is about the node: it has the subnets of all networks' pools.
         own = listed((file and file.subnets) or [], all_pools, f"{NODE_FILE}: subnets", others=True)
+        require_own(conf, own, f"{NODE_FILE}: subnets")
         lacks = "has no subnet in that pool" if file else "is not there"
         searched = (
             f"it is not among the {len(conf.nodes or {})} nodes of `ipam.nodes`, and {NODE_FILE} {lacks}; expected one "

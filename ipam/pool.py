@@ -5,6 +5,7 @@ long to import as an ADD may last, so it serves the tests as the second opinion.
 """
 
 from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+from itertools import pairwise
 
 from rdma_cni.cni import checks
 from rdma_cni.cni.errors import INVALID_CONFIG, CniError
@@ -12,6 +13,9 @@ from rdma_cni.cni.errors import INVALID_CONFIG, CniError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ipam import models
+
+
+_MAX_POOLS = 64
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -129,7 +133,9 @@ class Pool:
             return []
         shift = self.subnet.bits - self.node_prefix
         low, high = (one.first - self.subnet.first) >> shift, (one.last - self.subnet.first) >> shift
-        return [low] * (low in used) if low == high else [index for index in used if low <= index <= high]
+        if high - low < len(used):
+            return [index for index in range(low, high + 1) if index in used]
+        return [index for index in used if low <= index <= high]
 
 
 class Range:
@@ -201,6 +207,10 @@ def pools(conf: "models.NodeSubnet") -> list[Pool]:
     """The pools of a configuration. Raises CniError 7, naming the field."""
     if not conf.pools:
         raise _bad("ipam.pools", "an empty list", "at least one pool")
+    if len(conf.pools) > _MAX_POOLS:
+        raise _bad(
+            "ipam.pools", f"{len(conf.pools)} pools", f"at most {_MAX_POOLS}: an interface gets an address of each"
+        )
     pool_route = conf.poolRoute is not False
     found = [Pool(pool, f"ipam.pools[{number}]", pool_route) for number, pool in enumerate(conf.pools)]
     for number, pool in enumerate(found):
@@ -212,12 +222,19 @@ def pools(conf: "models.NodeSubnet") -> list[Pool]:
     return found
 
 
+def _first_overlap(subnets: "list[tuple[Subnet, str]]") -> "tuple[tuple[Subnet, str], tuple[Subnet, str]] | None":
+    """Two of them that overlap. In order, a subnet overlaps the one before it if it does any: it lies within it."""
+    ordered = sorted(subnets, key=lambda entry: (entry[0].bits, entry[0].first, entry[0].length))
+    return next(((a, b) for a, b in pairwise(ordered) if a[0].overlaps(b[0])), None)
+
+
 def listed(entries: list[str], all_pools: list[Pool], field: str, *, others: bool = False) -> list[tuple[Pool, Subnet]]:
     """Each of the subnets in a list, with the pool it lies in. Raises CniError 7.
 
     `others`: the list may have subnets of other networks' pools, too, which are left out.
     """
     found: list[tuple[Pool, Subnet]] = []
+    places: list[tuple[Subnet, str]] = []
     for number, text in enumerate(entries):
         where = f"{field}[{number}]"
         one = subnet(text, where)
@@ -226,10 +243,12 @@ def listed(entries: list[str], all_pools: list[Pool], field: str, *, others: boo
             if others and not any(one.overlaps(pool.subnet) for pool in all_pools):
                 continue
             raise _bad(where, text, f"a subnet in one of the pools: {', '.join(str(p.subnet) for p in all_pools)}")
-        for _, other in found:
-            if one.overlaps(other):
-                raise _bad(where, text, f"a subnet that does not overlap {other} in the same list")
         found.append((pool, one))
+        places.append((one, where))
+    clash = _first_overlap(places)
+    if clash:
+        (other, _), (one, where) = clash
+        raise _bad(where, one, f"a subnet that does not overlap {other} in the same list")
     return found
 
 
@@ -266,6 +285,23 @@ def parts(conf: "models.NodeSubnet", all_pools: list[Pool], name: str) -> list[t
         return lists[name]
     own_index = (conf.nodes or {}).get(name)
     return None if own_index is None else [(pool, pool.at(own_index, "")) for pool in all_pools]
+
+
+def require_own(conf: "models.NodeSubnet", own: list[tuple[Pool, Subnet]], field: str) -> None:
+    """See that no node has any of `own` in `nodes`, which it would share with this one. Raises CniError 7."""
+    expected = "a subnet that does not overlap {} of node {} in `ipam.nodes`"
+    nodes = conf.nodes or {}
+    indices = {part: node for node, part in nodes.items() if isinstance(part, int)}
+    for pool, one in own:
+        for index in pool.indices(one, indices):
+            raise _bad(field, one, expected.format(pool.at(index, ""), indices[index]))
+    lists = {node: part for node, part in nodes.items() if not isinstance(part, int)}
+    clash = _first_overlap(
+        [(one, "") for _, one in own] + [(subnet(text, ""), node) for node, part in lists.items() for text in part]
+    )
+    if clash:
+        (one, _), (other, node) = clash if clash[1][1] else clash[::-1]
+        raise _bad(field, one, expected.format(other, node))
 
 
 def _overlap(node: str, one: Subnet, other_node: str, other: Subnet) -> CniError:

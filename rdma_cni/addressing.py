@@ -17,7 +17,7 @@ from _socket import (
 from _struct import pack
 
 from rdma_cni.cni import log
-from rdma_cni.cni.errors import ADDRESS_IN_USE, IO_FAILURE, CniError
+from rdma_cni.cni.errors import ADDRESS_IN_USE, INVALID_CONFIG, IO_FAILURE, CniError
 from rdma_cni.link import (
     ARPHRD_ETHER,
     IFA_F_DADFAILED,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _DAD_PATIENCE = 10.0
 _CARRIER_PATIENCE = 0.5
+_IPV6_MIN_MTU = 1280
 _ETH_P_ARP, _ETH_P_IPV6 = 0x0806, 0x86DD
 
 
@@ -73,6 +74,12 @@ def configure(
     Raises CniError 5, 108 or 110.
     """
     ipv6 = [ip.address for ip in ips if ":" in ip.address]
+    if ipv6 and link.mtu < _IPV6_MIN_MTU:
+        raise CniError(
+            INVALID_CONFIG,
+            f"mtu: {link.name!r} in the pod has {link.mtu}, expected at least {_IPV6_MIN_MTU} for the IPv6 address "
+            f"{ipv6[0]}: raise `mtu`, or have the IPAM plugin give IPv4 addresses alone",
+        )
     if ipv6:
         enable_ipv6(pod, link.name)
     step = ""

@@ -4,8 +4,8 @@
 run as the CNI spec says.
 """
 
-from rdma_cni.cni import delegate
-from rdma_cni.cni.errors import NOT_AVAILABLE, CniError
+from rdma_cni.cni import delegate, log
+from rdma_cni.cni.errors import INVALID_CONFIG, NOT_AVAILABLE, CniError
 from rdma_cni.cni.request import Request
 from rdma_cni.cni.undo import Undo
 
@@ -83,7 +83,15 @@ class Ipam:
 
 def of(request: Request, conf: "NetConf") -> Ipam | None:
     """The IPAM plugin of a configuration; None when it has none."""
-    return Ipam(request, conf.ipam.type) if conf.ipam and conf.ipam.type else None
+    name = conf.ipam.type if conf.ipam else None
+    if name == "rdma":
+        # It would ask itself for an address, without end.
+        problem = "ipam.type: found 'rdma', which is this plugin itself, expected an IPAM plugin"
+        if request.command not in ("DEL", "GC"):
+            raise CniError(INVALID_CONFIG, problem)
+        log.warning(f"releasing in spite of a bad configuration: {problem}")
+        return None
+    return Ipam(request, name) if name else None
 
 
 def _own() -> "NodeSubnetPlugin":

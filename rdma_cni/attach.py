@@ -14,6 +14,7 @@ from rdma_cni.cni.database import Lock
 from rdma_cni.cni.errors import (
     CHECK_FAILED,
     INTERFACE_NAME_TAKEN,
+    IPAM_MISSING,
     IPAM_NO_ADDRESS,
     IPAM_NONSENSE,
     KERNEL_REFUSED,
@@ -128,7 +129,10 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         return _result(request, function, pod_links.get(netdev.ifindex) if alone else None, raw)
     _tell(conf, function, devices, undo)
     if netdev and alone:
-        pod_links.set(netdev.ifindex, up=True)
+        try:
+            pod_links.set(netdev.ifindex, up=True)
+        except NetlinkError as error:
+            raise error.report(f"bring {netdev.name!r} up in the pod") from None
         netdev = pod_links.get(netdev.ifindex)
     return _result(request, function, netdev, {})
 
@@ -140,11 +144,12 @@ def delete(request: Request, own_allowed: bool) -> None:
     host = Host()
     pod = netns.open_if_there(request.netns) if request.netns else None
     try:
-        if pod and netns.is_own(pod) and not own_allowed:
+        known = host.state.get(request.network, request.container, request.ifname)
+        # With an attachment it is a path that led to the pod once: /proc/PID/ns/net, and PIDs come again.
+        if pod and netns.is_own(pod) and not own_allowed and known is None:
             raise CniError(
                 OWN_NAMESPACE, f"CNI_NETNS: found {request.netns[:200]!r}, the plugin's own namespace, expected a pod's"
             )
-        known = host.state.get(request.network, request.container, request.ifname)
         for attachment in [known] if known else _lost(host, request, conf, pod):
             _detach(host, attachment, pod)
             if conf.runtimeConfig and conf.runtimeConfig.CNIDeviceInfoFile:
@@ -154,7 +159,13 @@ def delete(request: Request, own_allowed: bool) -> None:
             pod.close()
         host.close()
     if ipam:
-        ipam.delete()
+        try:
+            ipam.delete()
+        except CniError as error:
+            # A plugin that is not there gave nothing to an attachment that is not there.
+            if error.code != IPAM_MISSING or known:
+                raise
+            log.warning(str(error))
 
 
 def check(request: Request, own_allowed: bool) -> None:
@@ -208,7 +219,8 @@ def gc(request: Request) -> None:
                 failures.append(error)
     finally:
         host.close()
-    if ipam and collects and _translate(request, conf, valid, kept):
+    # Where devices could not be had from a pod it still has its addresses, too.
+    if ipam and collects and not failures and _translate(request, conf, valid, kept):
         try:
             ipam.gc()
         except CniError as error:
@@ -661,6 +673,9 @@ def _reconstruct(
         request.network, request.container, request.ifname, function.id, request.netns, pod.cookie if pod else 0
     )
     marked = _marked_netdev(host, function, pod_links)
+    if marked and any(link.mac == marked[0].mac and link.parent != function.id for link in host.links.all()):
+        # A pod's root can change its mark, and must not take another VF's address.
+        marked[0].mac = ""
     devices: list[Device] = []
     if pod:
         # In shared mode every namespace sees every device, and none was moved.

@@ -27,6 +27,8 @@ PATIENCE = 5.0
 """Seconds to wait for what the kernel brings home itself, from a namespace that is dying."""
 
 _MARK = "rdma-cni "
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789#+-.=@_")
+"""What udev leaves in a name as it is."""
 
 
 def bring_home(host: Host, attachment: Attachment, pod: Namespace | None) -> None:
@@ -37,6 +39,9 @@ def bring_home(host: Host, attachment: Attachment, pod: Namespace | None) -> Non
     """
     function = Function(attachment.function)
     found: Namespace | None = None
+    if attachment.rdma and not host.has_rdma():
+        log.warning(f"the kernel has no RDMA subsystem any more, and {function.id} no RDMA device")
+        attachment.rdma = []
     try:
         if pod is None and attachment.cookie and not _is_home(host, attachment, function):
             # The path is gone, but a process may keep the namespace alive.
@@ -98,8 +103,12 @@ def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Name
         missing = [record for record in wanted.values() if record.index not in {device.index for device in home}]
         # A device that is nowhere has gone for good, one with its GUID and another index was
         # born when the driver was bound again.
-        guids = {device.guid for device in home}
-        return function.rdma_devices(host.rdma) is None or all(record.guid in guids for record in missing)
+        of_function = function.rdma_devices(host.rdma)
+        if of_function is None or len(of_function) >= len(wanted):
+            return True
+        # Of this function's alone: a VF that nobody gave a GUID has 0, as all of them do.
+        guids = {device.guid for device in of_function if device.index not in wanted}
+        return all(record.guid in guids for record in missing)
 
     if not _wait(arrived):
         raise CniError(
@@ -255,6 +264,11 @@ def _move_home(host: Host, inside: Links, link: Link, name: str) -> None:
     for altname in link.altnames:
         if altname == name or host.links.get(altname):
             inside.delete_altname(link.ifindex, altname)
+    if not _PLAIN.issuperset(link.name):
+        # udev gives what appears on the host under such a name another one, after all that is done here.
+        inside.set(link.ifindex, up=False)
+        inside.set(link.ifindex, name=f"vf{link.ifindex}")
+        link.name = f"vf{link.ifindex}"
     target = name or link.name
     if host.links.get(target):
         target = _unused(host.links)

@@ -1,5 +1,6 @@
 """The node's side of an attachment: the host's sockets and what is attached."""
 
+from rdma_cni.cni.errors import CniError
 from rdma_cni.link import Links
 from rdma_cni.rdma import Rdma
 from rdma_cni.state import State
@@ -23,6 +24,13 @@ class Host:
         if self._rdma is None:
             self._rdma = Rdma()
         return self._rdma
+
+    def has_rdma(self) -> bool:
+        """Whether the kernel has an RDMA subsystem: its modules may have gone with their devices."""
+        try:
+            return self.rdma is not None
+        except CniError:
+            return False
 
     @property
     def links(self) -> Links:

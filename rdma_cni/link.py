@@ -334,4 +334,4 @@ def _mask(bits: int) -> bytes:
 
 def _name_attribute(name: str) -> int:
     # Either finds a netdev by a name of either kind; they differ in the length they allow.
-    return _IFLA_IFNAME if len(name) < 16 else _IFLA_ALT_IFNAME
+    return _IFLA_IFNAME if len(name.encode(errors="surrogateescape")) < 16 else _IFLA_ALT_IFNAME

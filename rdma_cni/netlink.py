@@ -47,13 +47,17 @@ _i32 = Struct("=i")
 u32 = Struct("=I")
 
 
-class NetlinkError(Exception):
+class NetlinkError(CniError):
     """The kernel refused a request: `errno`, and its own words where it had any."""
 
     def __init__(self, errno: int, words: str = "") -> None:
         self.errno = errno
         reason = f"{errorcode.get(errno, errno)}: {os.strerror(errno)}"
-        super().__init__(f"{reason} ({words})" if words else reason)
+        self._reason = f"{reason} ({words})" if words else reason
+        super().__init__(KERNEL_REFUSED, f"the kernel refused a request: {self._reason}")
+
+    def __str__(self) -> str:
+        return self._reason
 
     def report(self, asked: str) -> CniError:
         """The error for the caller, who is told what was `asked` of the kernel."""
@@ -64,8 +68,11 @@ class NetlinkError(Exception):
         return CniError(KERNEL_REFUSED, f"the kernel refused to {asked}: {self}")
 
 
-class MalformedError(Exception):
+class MalformedError(CniError):
     """What came is no netlink message."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(KERNEL_REFUSED, f"netlink: found {found}, expected a message of the kernel's")
 
 
 def attribute(kind: int, value: bytes) -> bytes:

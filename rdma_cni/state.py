@@ -1,7 +1,8 @@
 """What is attached, on disk: written before the kernel is touched, so that DEL knows what to undo."""
 
-from rdma_cni.cni import jsontext
+from rdma_cni.cni import jsontext, log
 from rdma_cni.cni.database import PATIENCE, Database, Lock
+from rdma_cni.cni.errors import TRY_AGAIN, CniError
 from rdma_cni.cni.typecast import cast
 
 _SCHEMA = """
@@ -116,28 +117,43 @@ class State(Database):
 
     def of_network(self, network: str) -> list[Attachment]:
         rows = self.execute(f"SELECT {_COLUMNS} FROM attachment WHERE network=?", (network,))
-        return [_attachment(row) for row in rows]
+        return self._readable(rows)
 
     def all(self) -> list[Attachment]:
-        return [_attachment(row) for row in self.execute(f"SELECT {_COLUMNS} FROM attachment")]
+        """Those of all networks."""
+        return self._readable(self.execute(f"SELECT {_COLUMNS} FROM attachment"))
 
     def put(self, attachment: Attachment) -> None:
-        """Write it down, in the place of what was known of the same attachment."""
-        self.execute(
+        """Write it down, in the place of what was known of the same attachment. Raises CniError 11."""
+        rows = self.execute(
             f"INSERT INTO attachment ({_COLUMNS}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (network, container, ifname) "
-            "DO UPDATE SET function=excluded.function, record=excluded.record",
+            "DO UPDATE SET record=excluded.record WHERE function=excluded.function RETURNING 1",
             (attachment.network, attachment.container, attachment.ifname, attachment.function, _record(attachment)),
         )
+        if not rows:
+            raise CniError(
+                TRY_AGAIN, f"{attachment}: was given another function than {attachment.function} meanwhile; try again"
+            )
 
     def remove(self, attachment: Attachment) -> None:
         self.execute(
-            "DELETE FROM attachment WHERE network=? AND container=? AND ifname=?",
-            (attachment.network, attachment.container, attachment.ifname),
+            "DELETE FROM attachment WHERE network=? AND container=? AND ifname=? AND function=?",
+            (attachment.network, attachment.container, attachment.ifname, attachment.function),
         )
 
     def _one(self, statement: str, values: tuple[str, ...]) -> Attachment | None:
-        rows = self.execute(statement, values)
-        return _attachment(rows[0]) if rows else None
+        return next(iter(self._readable(self.execute(statement, values))), None)
+
+    def _readable(self, rows: list[tuple[object, ...]]) -> list[Attachment]:
+        """The rows as attachments. One that nobody can read is dropped: then the kernel tells what is attached."""
+        found = []
+        for row in rows:
+            try:
+                found.append(_attachment(row))
+            except (KeyError, TypeError, ValueError) as error:
+                log.warning(f"{self.path}: dropping what it says of {row[:4]}, which cannot be read: {error!r}")
+                self.execute("DELETE FROM attachment WHERE network=? AND container=? AND ifname=?", row[:3])
+        return found
 
 
 def _record(attachment: Attachment) -> str:

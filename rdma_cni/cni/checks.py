@@ -34,8 +34,11 @@ def interface_name(text: str) -> str:
         raise ValueError(f"1 to {_IFNAME_BYTES} bytes, not {size}")
     if text in (".", ".."):
         raise ValueError("a name that is neither '.' nor '..'")
-    if "/" in text or ":" in text or not text.isprintable() or " " in text:
-        raise ValueError("no '/', ':', blank or control character")
+    if set("/:% ") & set(text) or not text.isprintable():
+        raise ValueError("no '/', ':', '%', blank or control character")
+    if text in ("all", "default"):
+        # Beside them lie the interfaces' directories in /proc/sys/net.
+        raise ValueError("neither 'all' nor 'default'")
     return text
 
 

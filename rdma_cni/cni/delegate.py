@@ -71,7 +71,7 @@ def run(
             raise CniError(IPAM_NONSENSE, f"{what}: expected one JSON object, {problem}: {shown!r}")
         return value
     code, message = (value.get("code"), value.get("msg")) if isinstance(value, dict) else (None, None)
-    if isinstance(code, int) and code > 0 and isinstance(message, str):
+    if type(code) is int and 0 < code <= 0xFFFFFFFF and isinstance(message, str):
         details = value.get("details") if isinstance(value, dict) else ""
         raise CniError(code, f'plugin "{plugin}": {message}', details if isinstance(details, str) else "")
     ended = f"with signal {-status}" if status < 0 else f"with exit status {status}"

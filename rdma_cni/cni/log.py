@@ -5,7 +5,6 @@ is one log in a process, because there is one request in it.
 """
 
 import os
-import sys
 import time
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
@@ -60,10 +59,11 @@ def _write(level: str, message: str) -> None:
     if LEVELS[level] > _threshold:
         return
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    line = f"{stamp} {level} {_subject}{printable(message)}\n"
-    try:
-        os.write(_fd, line.encode(errors="backslashreplace"))
-    except OSError:
-        # A log that cannot be written must not stop a VF from coming home.
-        if _fd != 2:
-            sys.stderr.write(line)
+    line = f"{stamp} {level} {_subject}{printable(message)}\n".encode(errors="backslashreplace")
+    for fd in (_fd, 2):
+        try:
+            os.write(fd, line)
+            return
+        except OSError:
+            # A log that cannot be written must not stop a VF from coming home.
+            pass

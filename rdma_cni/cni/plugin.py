@@ -43,7 +43,8 @@ def run(plugin: Plugin) -> int:
     """Run the command that the environment asks `plugin` for; returns the exit status."""
     command = os.environ.get("CNI_COMMAND", "")
     if not command:
-        sys.stderr.write(f"{plugin.about}\nCNI protocol versions supported: {', '.join(VERSIONS)}\n")
+        if sys.stderr:
+            sys.stderr.write(f"{plugin.about}\nCNI protocol versions supported: {', '.join(VERSIONS)}\n")
         return 0
     request = Request(command)
     undo = Undo()
@@ -62,10 +63,10 @@ def run(plugin: Plugin) -> int:
             _print(result)
         undo.forget()
         return 0
-    except CniError as error:
-        failure = error
-    except Exception as error:
-        failure = _internal(error)
+    except BaseException as error:
+        # Of a signal in the middle of an import little may be left: it can come out as an ImportError, or
+        # as the panic of a Rust module, which is no Exception.
+        failure = _stopped or (error if isinstance(error, CniError) else _internal(error))
     # A second signal must not cut the rollback short.
     _ignore_signals()
     undo.roll_back()
@@ -128,11 +129,16 @@ def valid_attachments(request: Request) -> set[tuple[str, str]]:
     return valid
 
 
+_stopped: CniError | None = None
 _STOPPING = {_signal.SIGTERM: "SIGTERM", _signal.SIGINT: "SIGINT"}
 
 
 def _terminated(signal: int, frame: object) -> None:
-    raise CniError(TRY_AGAIN, f"stopped by {_STOPPING[signal]}; what an ADD did so far is undone; call again")
+    # Here, not where it is caught: a second one may come before that.
+    _ignore_signals()
+    global _stopped
+    _stopped = CniError(TRY_AGAIN, f"stopped by {_STOPPING[signal]}; what an ADD did so far is undone; call again")
+    raise _stopped
 
 
 def _ignore_signals() -> None:
@@ -149,7 +155,7 @@ def _print(value: dict[str, object]) -> None:
         raise CniError(IO_FAILURE, f"stdout: the result cannot be written: {error.strerror}") from None
 
 
-def _internal(error: Exception) -> CniError:
+def _internal(error: BaseException) -> CniError:
     """A defect of ours, in one line: what was raised, and the lines that led there."""
     places = []
     trace = error.__traceback__

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ErrorDetails, SchemaValidator
 
 
+_TOLD = 10
+"""Problems that an error tells of, the first in its message and the others in its details."""
+
+
 class Record:
     """A validated object: the attributes of the model whose schema it was checked by."""
 
@@ -38,7 +42,9 @@ def check(schema: str, value: "Mapping[str, object]", *, prefix: str = "", code:
         problems = error.errors(include_url=False)
     # A key that is not known explains one that is missing.
     problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
-    texts = [prefix + describe(problem, schema) for problem in problems]
+    texts = [prefix + describe(problem, schema) for problem in problems[:_TOLD]]
+    if len(problems) > _TOLD:
+        texts.append(f"and {len(problems) - _TOLD} more")
     raise CniError(code, texts[0], "; ".join(texts[1:]))
 
 
@@ -63,7 +69,8 @@ def describe(problem: "ErrorDetails", schema: str) -> str:
         if isinstance(part, int):
             field += f"[{part}]"
         else:
-            field += f".{part}" if field else part
+            shown = part if len(part) <= 80 else part[:77] + "..."
+            field += f".{shown}" if field else shown
     if problem["type"] == "missing":
         return f"{field}: found nothing, expected a value"
     if problem["type"] == "extra_forbidden":

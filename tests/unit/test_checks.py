@@ -14,7 +14,7 @@ GOOD: list[tuple[Callable[[str], str], str, str]] = [
     (checks.identifier, "0a_.-Z", "0a_.-Z"),
     (checks.identifier, "x" * 255, "x" * 255),
     (checks.interface_name, "net1", "net1"),
-    (checks.interface_name, "enp1s0f0v0%x", "enp1s0f0v0%x"),
+    (checks.interface_name, "enp1s0f0v0-x", "enp1s0f0v0-x"),
     (checks.interface_name, "abcdefghijklmno", "abcdefghijklmno"),
     (checks.interface_name, "é", "é"),
     (checks.device_id, "", ""),
