@@ -4,6 +4,7 @@ Importing `pydantic` takes several times as long as everything else that the plu
 core, one extension module, is loaded without the package around it.
 """
 
+import _signal  # type: ignore[import-not-found]
 import sys
 
 from rdma_cni.cni import jsontext
@@ -138,17 +139,26 @@ def _core() -> "ModuleType":
     name = "pydantic_core._pydantic_core"
     module = sys.modules.get(name)
     if module is None:
-        frozen = getattr(sys, "_MEIPASS", None)
-        if frozen and "pydantic_core" not in sys.modules:
-            # An empty stand-in for the package, only for as long as the import takes.
-            package = type(sys)("pydantic_core")
-            package.__path__ = [f"{frozen}/pydantic_core"]
-            sys.modules["pydantic_core"] = package
-            try:
-                __import__(name)
-            finally:
-                del sys.modules["pydantic_core"]
-        else:
-            __import__(name)
+        # A Rust module panics when a signal's handler raises in the middle of its import.
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTERM, _signal.SIGINT))
+        try:
+            _import_core(name)
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         module = sys.modules[name]
     return module
+
+
+def _import_core(name: str) -> None:
+    frozen = getattr(sys, "_MEIPASS", None)
+    if not frozen or "pydantic_core" in sys.modules:
+        __import__(name)
+        return
+    # An empty stand-in for the package, only for as long as the import takes.
+    package = type(sys)("pydantic_core")
+    package.__path__ = [f"{frozen}/pydantic_core"]
+    sys.modules["pydantic_core"] = package
+    try:
+        __import__(name)
+    finally:
+        del sys.modules["pydantic_core"]

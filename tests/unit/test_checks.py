@@ -4,10 +4,14 @@ import ipaddress
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdma_cni.cni import checks
+
+# How long an example takes says nothing on a machine that others share.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 GOOD: list[tuple[Callable[[str], str], str, str]] = [
     (checks.identifier, "a", "a"),

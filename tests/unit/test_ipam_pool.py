@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from netaddr import IPAddress, IPNetwork, IPSet  # type: ignore[import-untyped]
 
@@ -11,6 +11,10 @@ from ipam.node import Share
 from ipam.pool import Pool, Range, listed, parse, parts, pools, subnet, unparse
 from rdma_cni.cni import validate
 from rdma_cni.cni.errors import CniError
+
+# How long an example takes says nothing on a machine that others share.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 if TYPE_CHECKING:
     from ipam import models

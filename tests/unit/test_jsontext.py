@@ -4,10 +4,14 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdma_cni.cni import jsontext
+
+# How long an example takes says nothing on a machine that others share.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

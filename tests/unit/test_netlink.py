@@ -5,13 +5,17 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from rdma_cni import link, netlink
+
+# How long an example takes says nothing on a machine that others share.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 class Recorder:
