@@ -67,7 +67,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         ipam.require()
     function, lock = _have(host, request, conf, pod_links)
     undo.lend(lock.release)
-    _take_over(host, request, function)
+    _take_over(host, request, function, ipam)
     devices = _devices_on_host(host, function)
     # With an interface of its own beside that of an earlier plugin, it moves the netdev as it does alone.
     alone = request.config.get("prevResult") is None or conf.ifName is not None
@@ -272,7 +272,7 @@ def _have(host: Host, request: Request, conf: "NetConf", pod_links: Links) -> tu
     return function, host.state.lock(function.id, holder)
 
 
-def _take_over(host: Host, request: Request, function: Function) -> None:
+def _take_over(host: Host, request: Request, function: Function, ipam: "allocation.Ipam | None") -> None:
     """See that nobody has the function; put right what a DEL that never came has left of it."""
     mine = host.state.get(request.network, request.container, request.ifname)
     if mine and mine.function != function.id:
@@ -287,15 +287,22 @@ def _take_over(host: Host, request: Request, function: Function) -> None:
         if left:
             home.bring_home(host, left, None)
         return
-    if function.rdma_devices(host.rdma) == []:
-        live = netns.find(holder.cookie)
-        if live:
-            live.close()
+    live = netns.find(holder.cookie)
+    if live:
+        live.close()
+        if function.rdma_devices(host.rdma) == []:
             raise CniError(
                 TRY_AGAIN, f"{function.id}: found busy, with {holder}; expected it free: call DEL for that first"
             )
     log.warning(f"{function.id} was left by {holder}, for which no DEL came: taking it back")
     _release(host, holder, None)
+    # containerd 1.6 sends none when a later plugin of the list failed: pods that are tried again and again
+    # would use up the addresses.
+    if ipam and live is None and holder.network == request.network:
+        try:
+            ipam.delete(container=holder.container, ifname=holder.ifname)
+        except CniError as error:
+            log.warning(f"the addresses of {holder} stay reserved: {error}")
 
 
 def _devices_on_host(host: Host, function: Function) -> list[Device]:

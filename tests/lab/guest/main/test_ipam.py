@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,19 @@ def test_one_that_does_not_speak_the_version_says_so_itself(vf: Function, pod: P
     config = conf(vf, "1.1.0", ipam=host_local())
     error(guest.cni("ADD", config, netns=pod), 1, "host-local", "incompatible CNI versions")
     assert untouched(vf, pod)
+
+
+def test_the_address_of_a_pod_for_which_no_del_came_is_given_back_when_its_vf_is_taken(
+    vf: Function, make_pod: Callable[[str], Pod], ipam: ScriptedIpam
+) -> None:
+    first, second = make_pod("first"), make_pod("second")
+    config = conf(vf, ipam=ipam.config)
+    attach(config, first, env=ipam.env, container="first")
+    first.delete()
+    assert guest.eventually(lambda: vf.rdma[0] in guest.rdma_names())
+    # An IPAM plugin that cannot give it back stops no pod.
+    ipam.fail("DEL", 100, "not now")
+    attach(config, second, env=ipam.env, container="second")
+    assert ipam.calls == ["ADD first net1", "DEL first net1", "ADD second net1"]
+    ipam.answer("DEL", {})
+    detach(config, second, env=ipam.env, container="second")
