@@ -38,6 +38,12 @@ def layer(bundle: Path) -> bytes:
     return out.getvalue()
 
 
+def reference(name: str) -> str:
+    """A name as CRI looks for it: without a host in it, it would look in the default registry's part of its store."""
+    host, slash, _ = name.partition("/")
+    return name if slash and ("." in host or ":" in host or host == "localhost") else f"localhost/{name}"
+
+
 def image(bundle: Path, name: str) -> dict[str, bytes]:
     """The files of the image layout."""
     blobs = {}
@@ -68,7 +74,7 @@ def image(bundle: Path, name: str) -> dict[str, bytes]:
 
 
 def main() -> None:
-    bundle, out, name = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    bundle, out, name = Path(sys.argv[1]), Path(sys.argv[2]), reference(sys.argv[3])
     with tarfile.open(out, "w") as tar:
         for path, data in image(bundle, name).items():
             info = tarfile.TarInfo(path)
