@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,25 @@ BOOTS = {
     "two_devices": {"LAB_SIM": "per_function=2"},
     "infiniband": {"LAB_SIM": "link_layer=ib"},
     "udev": {"LAB_SIM": "", "LAB_UDEV_NAMES": "1"},
+    "containerd": {"LAB_SIM": "", "LAB_PACKAGES": "containerd,runc", "LAB_MEMORY": "4G", "LAB_TIMEOUT": "1800"},
 }
 
 
-@pytest.mark.parametrize("boot", BOOTS)
+def runtime_payload(directory: Path) -> list[Path]:
+    """What the guest of the boot `containerd` has beside the others': programs, and the bundle's image."""
+    built = subprocess.run([LAB / "programs" / "build"], stdout=subprocess.PIPE, text=True, check=True)
+    image = directory / "image.tar"
+    make_image = LAB.parent.parent / "frozen" / "image.py"
+    subprocess.run([sys.executable, make_image, BUNDLE, image, "rdma-cni:lab"], check=True)
+    return [*sorted(Path(built.stdout.strip()).iterdir()), image]
+
+
+_ASKED_FOR = pytest.mark.skipif("LAB_RUNTIME" not in os.environ, reason="run by `make test-runtime`")
+
+
+@pytest.mark.parametrize(
+    "boot", [pytest.param(boot, marks=[_ASKED_FOR] if boot == "containerd" else []) for boot in BOOTS]
+)
 def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (BUNDLE / "rdma").is_file(), f"{BUNDLE} is missing: run `make bundle`"
     selection = shlex.split(os.environ.get("LAB_ARGS", ""))
@@ -28,10 +44,11 @@ def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest
     job.write_text(
         f"#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=guest\nexec {shlex.join(pytest_in_guest)}\n"
     )
+    payload = runtime_payload(tmp_path) if boot == "containerd" else []
     environment = os.environ | BOOTS[boot] | {"LAB_OUT": str(tmp_path / "out")}
     output = []
     with subprocess.Popen(
-        [LAB / "lab", "run", job, BUNDLE, LAB / "guest"],
+        [LAB / "lab", "run", job, BUNDLE, LAB / "guest", *payload],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
