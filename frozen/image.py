@@ -2,7 +2,7 @@
 
 One layer with the bundle and nothing else: it brings its own libc. The entrypoint installs it into
 the host's directory of CNI plugins, mounted at /host/opt/cni/bin, and then waits.
-https://github.com/opencontainers/image-spec, image layout 1.0.0
+OCI image specification, image layout 1.0.0.
 """
 
 import gzip
