@@ -8,7 +8,7 @@ import os
 import time
 from errno import EEXIST, EOPNOTSUPP
 
-from rdma_cni import addressing, allocation, choice, config, device, deviceinfo, home, netns
+from rdma_cni import addressing, allocation, config, device, home, netns
 from rdma_cni.cni import jsontext, log, validate
 from rdma_cni.cni.database import Lock
 from rdma_cni.cni.errors import (
@@ -153,6 +153,8 @@ def delete(request: Request, own_allowed: bool) -> None:
         for attachment in [known] if known else _lost(host, request, conf, pod):
             _detach(host, attachment, pod)
             if conf.runtimeConfig and conf.runtimeConfig.CNIDeviceInfoFile:
+                from rdma_cni import deviceinfo
+
                 deviceinfo.remove(conf.runtimeConfig.CNIDeviceInfoFile, Function(attachment.function))
     finally:
         if pod:
@@ -265,6 +267,8 @@ def _have(host: Host, request: Request, conf: "NetConf", pod_links: Links) -> tu
     """The function that the configuration names, or a free one of the PFs that it names, and the lock on it."""
     holder = f"{request.command} of {request.container}/{request.ifname}"
     if conf.pf:
+        from rdma_cni import choice
+
         return choice.take(host, conf.pf, holder)
     function = device.find(request, conf, pod_links)
     if function is None:
@@ -516,6 +520,8 @@ def _tell(conf: "NetConf", function: Function, devices: list[Device], undo: Undo
     path = conf.runtimeConfig.CNIDeviceInfoFile if conf.runtimeConfig else None
     if not path:
         return
+    from rdma_cni import deviceinfo
+
     name = conf.args.cni.rdmaDeviceName if conf.args and conf.args.cni else None
     names = [_name_in_pod(name, number) if name else found.name for number, found in enumerate(devices)]
     undo.push(f"take {function.id} out of {path}", lambda: deviceinfo.remove(path, function))
@@ -651,6 +657,8 @@ def _lost(host: Host, request: Request, conf: "NetConf", pod: Namespace | None) 
         if function:
             functions = [function]
         else:
+            from rdma_cni import choice
+
             # Any of them may have been taken. One that is on the host under a mark and has no
             # attachment is in nobody's use: it gets its own name back, too.
             functions = [one for pf in choice.physical_functions(host, conf.pf or []) for one in pf.functions]
