@@ -42,10 +42,12 @@ def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest
     pytest_in_guest = ["python3", "-m", "pytest", "-c", "guest/pytest.ini", f"guest/{boot}", *selection]
     job = tmp_path / "job"
     job.write_text(
-        f"#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=guest\nexec {shlex.join(pytest_in_guest)}\n"
+        "#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=guest FAULTS=/out/faults.jsonl\n"
+        f"exec {shlex.join(pytest_in_guest)}\n"
     )
     payload = runtime_payload(tmp_path) if boot == "containerd" else []
-    environment = os.environ | BOOTS[boot] | {"LAB_OUT": str(tmp_path / "out")}
+    out = tmp_path / "out"
+    environment = os.environ | BOOTS[boot] | {"LAB_OUT": str(out)}
     output = []
     with subprocess.Popen(
         [LAB / "lab", "run", job, BUNDLE, LAB / "guest", *payload],
@@ -62,5 +64,8 @@ def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest
             for line in lab.stdout:
                 print(f"{boot}: {line}", end="", flush=True)
                 output.append(line)
+    if (out / "faults.jsonl").exists():
+        with Path(os.environ["FAULTS"]).open("a") as faults:
+            faults.write((out / "faults.jsonl").read_text())
     if lab.returncode:
         pytest.fail(f"boot {boot}: exit status {lab.returncode}\n{''.join(output[-400:])}", pytrace=False)
