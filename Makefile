@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 
 SOURCES := $(shell find rdma_cni ipam frozen -name '*.py' -o -name '*.c' 2>/dev/null)
 
-.PHONY: help bundle image lint test test-lab test-runtime reliability demo bench lab clean
+.PHONY: help bundle image lint test test-lab reliability demo bench lab clean
 
 help:
 	@echo 'make bundle   the frozen plugin: dist/rdma-cni/'
@@ -21,7 +21,6 @@ help:
 	@echo 'make lint     ruff and mypy --strict'
 	@echo 'make test     lint, bundle, then every test (unit, netns, lab)'
 	@echo '              TESTS="tests/unit -k mtu": only these; LAB_ARGS="-k mtu": only these in the guests'
-	@echo 'make test-runtime  the plugin under containerd and libcni, in the lab (ten minutes more)'
 	@echo 'make reliability  the table of docs/reliability.md, of the faults that the last make test tried'
 	@echo 'make demo     a VF into each of two pods and back, in the lab, step by step'
 	@echo 'make bench    what a start, an ADD and a DEL cost; raw samples in build/bench.json'
@@ -88,15 +87,9 @@ test: lint bundle lab
 	$(if $(TESTS),,@rm -f build/faults.jsonl)
 	$(BIN)/python -m pytest $(TESTS)
 
-# The lab's tests alone: BOOT=main, two_devices, infiniband or udev; LAB_ARGS goes to pytest in the guest.
+# The lab's tests alone: BOOT= one of the directories in tests/lab/guest; LAB_ARGS goes to pytest in the guest.
 test-lab: bundle lab
 	$(BIN)/python -m pytest tests/lab $(if $(BOOT),-k '$(BOOT)')
-
-# containerd by crictl, and libcni by cnitool: another image of Debian, and programs that are built first.
-test-runtime: bundle lab
-	@LAB_PACKAGES=containerd,runc tests/lab/lab setup
-	@tests/lab/programs/build > /dev/null
-	LAB_RUNTIME=1 $(BIN)/python -m pytest tests/lab -k containerd
 
 reliability: $(VENV_STAMP)
 	@$(BIN)/python tests/reliability/faults_table.py

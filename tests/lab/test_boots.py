@@ -22,20 +22,15 @@ BOOTS = {
 
 
 def runtime_payload(directory: Path) -> list[Path]:
-    """What the guest of the boot `containerd` has beside the others': programs, and the bundle's image."""
+    """What the guest of the boot `containerd` has beside the others': programs, the bundle's image, the README."""
     built = subprocess.run([LAB / "programs" / "build"], stdout=subprocess.PIPE, text=True, check=True)
     image = directory / "image.tar"
     make_image = LAB.parent.parent / "frozen" / "image.py"
     subprocess.run([sys.executable, make_image, BUNDLE, image, "rdma-cni:lab"], check=True)
-    return [*sorted(Path(built.stdout.strip()).iterdir()), image]
+    return [*sorted(Path(built.stdout.strip()).iterdir()), image, LAB.parent.parent / "README.md"]
 
 
-_ASKED_FOR = pytest.mark.skipif("LAB_RUNTIME" not in os.environ, reason="run by `make test-runtime`")
-
-
-@pytest.mark.parametrize(
-    "boot", [pytest.param(boot, marks=[_ASKED_FOR] if boot == "containerd" else []) for boot in BOOTS]
-)
+@pytest.mark.parametrize("boot", BOOTS)
 def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (BUNDLE / "rdma").is_file(), f"{BUNDLE} is missing: run `make bundle`"
     selection = shlex.split(os.environ.get("LAB_ARGS", ""))

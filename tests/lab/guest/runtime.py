@@ -129,9 +129,12 @@ class Containerd:
 
     def use(self, config: Mapping[str, Any]) -> None:
         """Have a conflist be the only one in /etc/cni/net.d, and wait until containerd has read it."""
-        text = json.dumps(config)
+        self.use_text(json.dumps(config), "10-lab.conflist")
+
+    def use_text(self, text: str, name: str) -> None:
+        """The same with a conflist as it is, in a file of that name."""
         # Not moved there: containerd 1.6 looks when a file is written, not when one appears.
-        (NET_D / "10-lab.conflist").write_text(text)
+        (NET_D / name).write_text(text)
 
         def read() -> bool:
             networks = json.loads(said(crictl("info", "-o", "json")))["cniconfig"]["Networks"]

@@ -1,32 +1,14 @@
 """The image that installs the plugin on a node, run by containerd as a DaemonSet's pod is."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import guest
-import pytest
 from guest import Function
 from runtime import IMAGE, PAYLOAD, Containerd, Sandbox, conflist, crictl, pod_config, pool, said
 
 _PLUGINS = Path(guest.CNI_PATH)
-_NAMES = ("rdma", "node-subnet", "rdma-cni")
-
-
-@pytest.fixture
-def without_our_plugins() -> Iterator[None]:
-    """A node where nobody has installed the bundle: not in the directory of plugins, and nowhere else."""
-    links = {name: (_PLUGINS / name).readlink() for name in _NAMES}
-    for name in _NAMES:
-        (_PLUGINS / name).unlink()
-    bundle = Path("/opt/cni/rdma-cni")
-    away = bundle.rename("/opt/bundle-of-the-other-tests")
-    yield
-    for name, target in links.items():
-        (_PLUGINS / name).unlink(missing_ok=True)
-        (_PLUGINS / name).symlink_to(target)
-    guest.run("rm", "-rf", str(_PLUGINS / ".rdma-cni"))
-    away.rename(bundle)
+_NAMES = {"rdma", "node-subnet", "rdma-cni"}
 
 
 def test_the_image_installs_the_plugin_that_then_serves_a_sandbox(
@@ -52,7 +34,7 @@ def test_the_image_installs_the_plugin_that_then_serves_a_sandbox(
 
     assert guest.eventually(lambda: (_PLUGINS / "rdma-cni").exists() or state() == "CONTAINER_EXITED", seconds=120)
     assert state() == "CONTAINER_RUNNING", (tmp_path / "install.log").read_text()
-    assert {path.name for path in _PLUGINS.iterdir()} - before == {*_NAMES, ".rdma-cni"}
+    assert {path.name for path in _PLUGINS.iterdir()} - before == _NAMES | {".rdma-cni"}
 
     containerd.use(conflist("installed", {"type": "rdma", "pf": pf, "ipam": pool()}))
     sandbox = containerd.run(tmp_path, "user")
