@@ -1,96 +1,67 @@
-"""The entry of `rdma-cni`, the operator's command. Exit status: 0, 1 for a finding or a failure, 2 for usage."""
+"""The entry of `rdma-cni`, the operator's command. Exit status: 0, 1 for a finding or a failure, 2 for usage.
 
+A subcommand is the module of its name in this package, imported when it is called, and its attribute `command`.
+"""
+
+import importlib
+import os
 import signal
 import sys
-from pathlib import Path
+from typing import Any
 
 import click
 
-from rdma_cni.cli import install as installation
+from rdma_cni.cli.command import FINDINGS, USAGE, nearest, sections
 from rdma_cni.cni import __version__
 from rdma_cni.cni.errors import CniError
 from rdma_cni.cni.request import VERSIONS
-from rdma_cni.state import State
 
-_DIRECTORY = click.option(
-    "--bin-dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="/opt/cni/bin",
-    show_default=True,
-    help="Where the runtime looks for CNI plugins.",
-)
+COMMANDS = {
+    "install": "Put the bundle into a directory of CNI plugins.",
+    "uninstall": "Remove it, and bring back what was there before.",
+    "completion": "Print a shell's completion script.",
+}
+"""In the order of their listing, with a line for each, so that the listing imports none of them."""
 
 
-# Texts are arguments, not docstrings: the bundle has none of those.
-_INSTALL = """Put the bundle into a directory of CNI plugins.
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
 
-What bears one of its names there, the Go rdma for one, is kept aside and comes back with uninstall. An upgrade
-replaces one name after the other, each at once: a plugin that is started meanwhile is the old one or the new one.
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"rdma_cni.cli.{cmd_name}").command
+        return command
 
-\b
-rdma-cni install
-rdma-cni install --bin-dir /host/opt/cni/bin --wait
-rdma-cni install --check
-"""
-_UNINSTALL = """Remove what install put there, and bring back what was there before.
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}{nearest(args[0], COMMANDS)}.")
+        return super().resolve_command(ctx, args)
 
-\b
-rdma-cni uninstall
-"""
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections(formatter, _EXAMPLES, [(FINDINGS, "It failed, or it found what is not as it should be.")])
+
+
+_EXAMPLES = [
+    ("rdma-cni COMMAND --help", "What a command does, with examples."),
+]
 
 
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Install the CNI plugins rdma and node-subnet on this node.",
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="See the RDMA functions of this node, understand them, configure them for pods.",
 )
 @click.version_option(__version__, prog_name="rdma-cni", message=f"%(prog)s %(version)s, CNI {', '.join(VERSIONS)}")
 def commands() -> None:
     pass
-
-
-@commands.command(help=_INSTALL)
-@_DIRECTORY
-@click.option("--check", is_flag=True, help="Only say what is not as it would be; exit status 1 if anything is.")
-@click.option("--wait", is_flag=True, help="Then wait to be told to end, as a container of a DaemonSet does.")
-def install(directory: Path, check: bool, wait: bool) -> None:
-    source = installation.bundle()
-    if check:
-        found = installation.problems(directory, source)
-        for problem in found:
-            click.echo(problem)
-        if found:
-            sys.exit(1)
-        click.echo(f"{directory}: version {installation.installed(directory)}, as it should be")
-        return
-    version = installation.install(directory, source)
-    click.echo(f"{directory}: installed version {version}: {', '.join(installation.NAMES)}")
-    if wait:
-        sys.stdout.flush()
-        signal.sigwait({signal.SIGTERM, signal.SIGINT})
-
-
-@commands.command(help=_UNINSTALL)
-@_DIRECTORY
-@click.option("--force", is_flag=True, help="Although pods have devices that only this plugin can take back.")
-def uninstall(directory: Path, force: bool) -> None:
-    if not force:
-        attached = _attachments()
-        if attached:
-            raise installation.InstallError(
-                f"found {len(attached)} attachments, the first with {attached[0]}; expected none: their DEL needs this "
-                "plugin. Delete those pods first, or use --force"
-            )
-    back = installation.uninstall(directory)
-    click.echo(f"{directory}: removed" + (f"; {', '.join(back)} is what it was before" if back else ""))
-
-
-def _attachments() -> list[str]:
-    state = State()
-    try:
-        return [str(attachment) for attachment in state.all()]
-    finally:
-        state.close()
 
 
 def main(arguments: list[str]) -> int:
@@ -99,15 +70,48 @@ def main(arguments: list[str]) -> int:
         # Blocked from the start, so that none is lost before it is waited for.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
-        commands(arguments, prog_name="rdma-cni", standalone_mode=False)
+        status = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. What is left in the buffer must not be written at the end, either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return FINDINGS
+    except OSError as error:
+        click.echo(f"rdma-cni: {error.filename or 'stdout'}: {error.strerror or error}", err=True)
+        return FINDINGS
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        answer: Any = commands(arguments, prog_name="rdma-cni", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort:
-        return 1
-    except (installation.InstallError, CniError) as error:
+    except (click.Abort, KeyboardInterrupt):
+        return FINDINGS
+    except CniError as error:
         click.echo(f"rdma-cni: {error}", err=True)
-        return 1
+        return FINDINGS
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    return 0
+        return end.code if isinstance(end.code, int) else FINDINGS
+    except OSError:
+        raise
+    except Exception as error:
+        click.echo(f"rdma-cni: {_defect(error)}", err=True)
+        return FINDINGS
+    return answer if isinstance(answer, int) else 0
+
+
+def _defect(error: Exception) -> str:
+    """A defect of ours, in one line: what was raised, and the lines that led there."""
+    places = []
+    trace = error.__traceback__
+    while trace:
+        places.append(f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    where = " > ".join(places)
+    return f"internal error: {type(error).__name__}: {error}; this is a defect: please report it (at {where})"

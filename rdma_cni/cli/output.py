@@ -1,0 +1,66 @@
+"""Tables and coloured lines for people, by rich, which nothing else imports.
+
+What comes from the kernel may have been named by a pod's root: no byte of it reaches the terminal as
+anything but a printable character, and none is read as markup.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+# Wide enough for what is read by a program, or by a person who pipes it to `less -S`.
+_UNLIMITED = 10_000
+
+GOOD, BAD, WARN, DIM, HEAD = "green", "bold red", "yellow", "bright_black", "bold cyan"
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console of the width of the terminal; without one it has no colour and no end."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or os.environ.get("COLUMNS", "").isdecimal() else _UNLIMITED
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def printable(value: object) -> str:
+    """What may be printed of a name: control characters, and bytes that are no UTF-8, are escaped."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def text(value: object, style: str = "") -> Text:
+    """A value as rich's text, whatever is in it. Lines stay lines."""
+    return Text("\n".join(printable(line) for line in str(value).split("\n")), style=style)
+
+
+Cell = str | int | Text | None
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = "") -> Table:
+    """A table; a column that is empty in every row is left out. None is an empty cell."""
+    shown = [n for n in range(len(columns)) if any(row[n] not in (None, "") for row in rows)] or range(len(columns))
+    drawn = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, header_style=HEAD)
+    for number in shown:
+        drawn.add_column(columns[number], overflow="fold")
+    for row in rows:
+        cells = [row[number] for number in shown]
+        drawn.add_row(*(cell if isinstance(cell, Text) else text("" if cell is None else cell) for cell in cells))
+    return drawn
+
+
+@contextmanager
+def progress(what: str, total: int) -> "Iterator[Progress]":
+    """Progress on stderr, for work that may take long; nothing when that is no terminal."""
+    where = console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=where, transient=True, disable=not where.is_terminal) as shown:
+        shown.add_task(what, total=total)
+        yield shown
