@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import subprocess
 import threading
 import time
@@ -15,7 +14,6 @@ import pytest
 from node_subnet import POOL, POOL6, Node, a_node, addresses, conf, finish, kill_soon, one_pool
 
 NOBODY = 65534
-STRACE = Path("/usr/bin/strace")
 
 
 @pytest.fixture
@@ -124,36 +122,6 @@ def test_killed_at_random_instants_no_address_is_given_twice_and_none_is_lost(no
         node.delete(config, name)
     given = [bare(node.add(config, f"last{n}"))[0] for n in range(29)]
     assert sorted(given) == sorted(f"10.56.0.{n}" for n in range(98, 127))
-
-
-@pytest.mark.skipif(not STRACE.exists(), reason="strace is not installed")
-@pytest.mark.parametrize("call", ["pwrite64", "ftruncate", "rename"])
-@pytest.mark.parametrize("command", ["ADD", "DEL", "first ADD"])
-def test_killed_at_each_write_it_is_done_or_not_begun(command: str, call: str) -> None:
-    """The first ADD makes the store as well."""
-    config = conf(pools=[{**POOL, "nodePrefix": 30}, POOL6])
-    with a_node() as node:
-        for number in range(1, 100):
-            if command == "first ADD":
-                shutil.rmtree(node.state, ignore_errors=True)
-            else:
-                assert node.add({**one_pool(), "name": "other"}, "c0") == ["10.56.3.2/24"]
-            if command == "DEL":
-                assert node.add(config)[0] == "10.56.0.14/30"
-            inject = (str(STRACE), "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={number}")
-            answer = node.cni(command.removeprefix("first "), config, wrapper=inject)
-            if node.database.exists():
-                names = sorted(node.reserved().values())
-                assert names in (["c0"], ["c0", "c1", "c1"], [], ["c1", "c1"])
-                assert ("c0" in names) == (command != "first ADD")
-            # The next one finds a store that works, and the one address that the /30 has.
-            if command != "DEL":
-                assert node.add(config)[0] == "10.56.0.14/30"
-            node.delete(config)
-            if answer.ok:
-                return
-            assert answer.code < 0 or answer.code > 128, answer
-    pytest.fail("it never came to its end")
 
 
 def hold(node: Node) -> subprocess.Popen[bytes]:
