@@ -1,9 +1,17 @@
 """What is attached, on disk: written before the kernel is touched, so that DEL knows what to undo."""
 
-from rdma_cni.cni import jsontext, log
+import os
+from _sqlite3 import DatabaseError
+
+from rdma_cni.cni import checks, jsontext, log
 from rdma_cni.cni.database import PATIENCE, Database, Lock
 from rdma_cni.cni.errors import TRY_AGAIN, CniError
 from rdma_cni.cni.typecast import cast
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+    from typing import Any
 
 _SCHEMA = """
 CREATE TABLE attachment (
@@ -16,6 +24,8 @@ CREATE TABLE attachment (
 ) WITHOUT ROWID
 """
 _VERSION = 1
+_MAX_TEXT = 256
+"""Bytes. The longest that the kernel has for a netdev or an RDMA device is an alias, of 255."""
 _COLUMNS = "network, container, ifname, function, record"
 
 
@@ -104,6 +114,29 @@ class State(Database):
     def __init__(self) -> None:
         super().__init__("state.db", _SCHEMA, _VERSION)
 
+    def salvage(self, new: "Connection", old: "Connection", damaged: str) -> str:
+        """Take over the attachments that can be read; of the others the kernel tells."""
+        kept = lost = 0
+        # A text that is no UTF-8 spoils its own row alone.
+        old.text_factory = bytes
+        try:
+            if old.execute("PRAGMA integrity_check(attachment)").fetchall() != [(b"ok",)]:
+                raise DatabaseError("its table is damaged")
+            for row in old.execute(f"SELECT {_COLUMNS} FROM attachment"):
+                try:
+                    attachment = _attachment(row)
+                except (LookupError, OverflowError, TypeError, ValueError):
+                    lost += 1
+                    continue
+                new.execute(
+                    f"INSERT OR IGNORE INTO attachment ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
+                    (*attachment.key, attachment.function, _record(attachment)),
+                )
+                kept += 1
+        except DatabaseError as error:
+            return f"begun anew ({error}): of what is attached the kernel tells"
+        return f"{kept} attachments could be read and are kept, {lost} could not: of these the kernel tells"
+
     def lock(self, function: str, holder: str, patience: float = PATIENCE) -> Lock:
         """Have a function for oneself, for as long as its devices are moved. Raises CniError 11."""
         return Lock(self.directory, f"{function}.lock", holder, patience)
@@ -150,7 +183,7 @@ class State(Database):
         for row in rows:
             try:
                 found.append(_attachment(row))
-            except (KeyError, TypeError, ValueError) as error:
+            except (LookupError, OverflowError, TypeError, ValueError) as error:
                 log.warning(f"{self.path}: dropping what it says of {row[:4]}, which cannot be read: {error!r}")
                 self.execute("DELETE FROM attachment WHERE network=? AND container=? AND ifname=?", row[:3])
         return found
@@ -178,19 +211,50 @@ def _values(netdev: NetdevRecord | None) -> list[object] | None:
     return [netdev.name, netdev.mac, netdev.mtu, netdev.kind, netdev.altnames, netdev.alias, netdev.up]
 
 
+def _typed(values: object, *kinds: object) -> "list[Any]":
+    """A list of values of these types, in this order. Raises ValueError: a file may say anything."""
+    if not isinstance(values, list) or [type(value) for value in values] != list(kinds):
+        raise ValueError(f"found {str(values)[:80]}, expected {len(kinds)} values of the known types")
+    return values
+
+
+def _texts(values: object) -> list[str]:
+    return _typed(values, *([str] * len(values) if isinstance(values, list) else []))
+
+
 def _netdev(values: object) -> NetdevRecord | None:
-    return None if values is None else NetdevRecord(*cast("list[object]", values))  # type: ignore[arg-type]
+    if values is None:
+        return None
+    altnames = values[4] if isinstance(values, list) and len(values) == 7 else None
+    netdev = NetdevRecord(*_typed(values, str, str, int, int, type(altnames), str, bool))
+    # What is given to the kernel must have a form for it; whether it can be is the kernel's to say.
+    for text in (netdev.name, netdev.alias, *([] if altnames is None else _texts(altnames))):
+        if len(os.fsencode(text)) > _MAX_TEXT:
+            raise ValueError(f"a name of {len(text)} characters")
+    bytes.fromhex(netdev.mac.replace(":", ""))
+    netdev.mtu.to_bytes(4, "big")
+    return netdev
 
 
 def _attachment(row: tuple[object, ...]) -> Attachment:
-    network, container, ifname, function, text = map(str, row)
-    record = cast("dict[str, object]", jsontext.parse(text.encode()))
-    attachment = Attachment(network, container, ifname, function, str(record["netns"]), cast("int", record["cookie"]))
-    attachment.runtime_ifname = str(record["runtime_ifname"])
-    attachment.pod = str(record["pod"])
-    attachment.rdma = [RdmaRecord(*device) for device in cast("list[list[object]]", record["rdma"])]  # type: ignore[arg-type]
+    network, container, ifname, function, text = (
+        column.decode() if isinstance(column, bytes) else str(column) for column in row
+    )
+    if not checks.device_id(function):
+        raise ValueError("no function")
+    record = cast("dict[str, Any]", jsontext.parse(text.encode()))
+    netns, cookie = _typed([record["netns"], record["cookie"]], str, int)
+    attachment = Attachment(network, container, ifname, function, netns, cookie)
+    attachment.runtime_ifname, attachment.pod = _texts([record["runtime_ifname"], record["pod"]])
+    for device in record["rdma"]:
+        index, guid, name = _typed(device, int, int, str)
+        if len(os.fsencode(name)) > _MAX_TEXT:
+            raise ValueError(f"a name of {len(name)} characters")
+        attachment.rdma.append(RdmaRecord(index, guid, name))
     attachment.netdev = _netdev(record["netdev"])
     attachment.borrowed = _netdev(record["borrowed"])
-    attachment.addresses = cast("list[str]", record["addresses"])
-    attachment.routes = [(dst, gw, table) for dst, gw, table in cast("list[tuple[str, str, int]]", record["routes"])]
+    attachment.addresses = [checks.cidr(address) for address in _texts(record["addresses"])]
+    for route in record["routes"]:
+        dst, gw, table = _typed(route, str, str, int)
+        attachment.routes.append((checks.cidr(dst), checks.address(gw) if gw else "", table))
     return attachment

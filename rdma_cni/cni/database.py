@@ -8,7 +8,7 @@ import fcntl
 import os
 import stat
 import time
-from _sqlite3 import DatabaseError, OperationalError, connect
+from _sqlite3 import DatabaseError, connect
 
 from rdma_cni.cni import log
 from rdma_cni.cni.errors import IO_FAILURE, TRY_AGAIN, CniError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 DIRECTORY = "/run/rdma-cni"
+_SQLITE_ERROR, _SQLITE_READONLY, _SQLITE_CORRUPT, _SQLITE_NOTADB = 1, 8, 11, 26
 PATIENCE = 10.0
 """Seconds that a process waits for a lock before it tells its caller to try again."""
 
@@ -81,14 +82,16 @@ class Database:
     """One SQLite file in the state directory, with a schema and its version.
 
     Errors of SQLite come out as CniError: 11 when another process holds the lock for longer than
-    PATIENCE, 5 for everything else. A file that is no database, or of a version that is not known,
-    is moved aside, logged, and replaced by a new one with what `salvage` gets out of the old one.
+    PATIENCE, 5 for everything else. A file that is no database, damaged, or of an older schema is moved
+    aside, logged, and replaced by a new one with what `salvage` gets out of the old one. One of a newer
+    schema says what this version cannot know: it is refused.
     """
 
     def __init__(self, name: str, schema: str, version: int) -> None:
         self.path = f"{DIRECTORY}/{name}"
         self.directory = open_directory()
         self._name, self._schema, self._version = name, schema, version
+        self._inode = 0
         try:
             self._connection = self._open_or_make()
         except BaseException:
@@ -119,18 +122,41 @@ class Database:
         fd = open_file(self.directory, self._name, create=False)
         self._inode = os.fstat(fd).st_ino
         os.close(fd)
+        self._check_journal()
         connection = _connect(self.path)
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-        except OperationalError as error:
-            raise self._failure(error) from None
+            if version == self._version:
+                return connection
+            newer = version > self._version and connection.execute("PRAGMA quick_check").fetchone() == ("ok",)
         except DatabaseError as error:
+            if not _is_damage(error):
+                raise self._failure(error) from None
             raise _UnusableError(f"not usable as a database ({error})") from None
-        if version != self._version:
-            connection.close()
-            found = f"of schema {version}" if version else "empty"
-            raise _UnusableError(f"{found}, expected schema {self._version}")
-        return connection
+        connection.close()
+        if newer:
+            raise CniError(
+                IO_FAILURE,
+                f"{self.path}: found schema {version}, which a newer version of this plugin wrote, expected "
+                f"{self._version}: install that version again; or drain the node's pods that this plugin serves, and "
+                "remove the file",
+            )
+        found = f"of schema {version}" if version else "empty"
+        raise _UnusableError(f"{found}, expected schema {self._version}")
+
+    def _check_journal(self) -> None:
+        """What SQLite would follow or play back is root's own. Raises CniError 5."""
+        name = f"{self._name}-journal"
+        try:
+            found = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
+        except OSError:
+            return
+        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
+            raise CniError(
+                IO_FAILURE,
+                f"{DIRECTORY}/{name}: expected a plain file of user {os.geteuid()}; find out what it is and who made "
+                "it, then remove it",
+            )
 
     def _create(self) -> None:
         """Make the file, whole at once: one that is empty can only be damaged."""
@@ -278,9 +304,10 @@ class Database:
         text = str(error)
         if "locked" in text or "busy" in text:
             return CniError(
-                TRY_AGAIN, f"{self.path}: locked by another process for {PATIENCE:.0f} s ({text}); try again"
+                TRY_AGAIN,
+                f"{self.path}: locked by {_writer(self._inode)} for {PATIENCE:.0f} s ({text}); try again",
             )
-        if "malformed" in text or "not a database" in text:
+        if _is_damage(error):
             try:
                 # Its lock would stand in the way.
                 self._connection.close()
@@ -303,6 +330,35 @@ def _connect(path: str) -> "Connection":
         # Told by whatever is asked of it next.
         pass
     return connection
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether an error of SQLite's tells of what is in the file, and not of the system around it."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        # A text that is no UTF-8 is found after SQLite has handed it over.
+        return "UTF-8" in str(error)
+    if code == _SQLITE_ERROR:
+        # Tables or columns are not there, or of a format that SQLite itself does not know.
+        return str(error).startswith(("no such ", "table ", "unsupported file format"))
+    # The file could be opened for writing: it is its own head that says it is read-only.
+    return code & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB) or code == _SQLITE_READONLY
+
+
+def _writer(inode: int) -> str:
+    """The process that has a file locked for writing, as /proc/locks tells it."""
+    own = str(os.getpid())
+    try:
+        with open("/proc/locks", encoding="ascii") as locks:
+            for line in locks:
+                # 1: POSIX  ADVISORY  WRITE 1234 00:1a:5678 1073741825 1073741825
+                fields = line.split()
+                if "WRITE" in fields[3:4] and fields[5].endswith(f":{inode}") and fields[4] not in (own, "0", "-1"):
+                    with open(f"/proc/{fields[4]}/comm", encoding="utf-8", errors="replace") as comm:
+                        return f"process {fields[4]} ({comm.read().strip()})"
+    except OSError:
+        pass
+    return "another process"
 
 
 class _UnusableError(Exception):
