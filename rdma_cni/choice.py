@@ -71,7 +71,7 @@ def take(host: Host, names: list[str], holder: str) -> tuple[Function, Lock]:
     Raises CniError 7, or 11 when none is free.
     """
     pfs = physical_functions(host, names)
-    given = _given_by_kubelet()
+    given = given_by_kubelet()
     # Those second that are home although an attachment has them: their pod died, and its DEL never came.
     for left in (False, True):
         free = [[one for one in pf.functions if _is_free(host, one, given, left=left)] for pf in pfs]
@@ -123,7 +123,7 @@ def _addressed(host: Host, link: Link) -> bool:
     return any(not address.startswith("fe80:") for address in host.links.addresses(link.ifindex))
 
 
-def _given_by_kubelet() -> str:
+def given_by_kubelet() -> str:
     """The JSON text of the devices that device plugins gave to pods; "" without a kubelet."""
     try:
         with open(_KUBELET, "rb") as file:

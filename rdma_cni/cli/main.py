@@ -17,6 +17,7 @@ from rdma_cni.cni.errors import CniError
 from rdma_cni.cni.request import VERSIONS
 
 COMMANDS = {
+    "devices": "Show the node's RDMA functions, also those inside pods.",
     "install": "Put the bundle into a directory of CNI plugins.",
     "uninstall": "Remove it, and bring back what was there before.",
     "completion": "Print a shell's completion script.",
@@ -50,6 +51,7 @@ class _Commands(click.Group):
 
 
 _EXAMPLES = [
+    ("rdma-cni devices", "What the node has, and who has it."),
     ("rdma-cni COMMAND --help", "What a command does, with examples."),
 ]
 

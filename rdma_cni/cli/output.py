@@ -46,14 +46,38 @@ Cell = str | int | Text | None
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = "") -> Table:
     """A table; a column that is empty in every row is left out. None is an empty cell."""
-    shown = [n for n in range(len(columns)) if any(row[n] not in (None, "") for row in rows)] or range(len(columns))
+    shown = _filled(columns, rows)
     drawn = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, header_style=HEAD)
     for number in shown:
         drawn.add_column(columns[number], overflow="fold")
     for row in rows:
-        cells = [row[number] for number in shown]
-        drawn.add_row(*(cell if isinstance(cell, Text) else text("" if cell is None else cell) for cell in cells))
+        drawn.add_row(*(_cell(row[number]) for number in shown))
     return drawn
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print a table, or, where the terminal is too narrow for it, the rows one below the other."""
+    where = console()
+    drawn = table(columns, rows)
+    if where.measure(drawn, options=where.options.update(max_width=_UNLIMITED)).maximum <= where.width:
+        where.print(drawn)
+        return
+    shown = _filled(columns, rows)
+    for row in rows:
+        where.print(_cell(row[shown[0]]))
+        values = [(columns[number], _cell(row[number])) for number in shown[1:] if row[number] not in (None, "")]
+        for name, cell in values:
+            line = Text(f"    {name.lower():<10}", style=HEAD)
+            where.print(line.append_text(Text("  ").join(cell.split("\n"))))
+
+
+def _filled(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Sequence[int]:
+    filled = [n for n in range(len(columns)) if any(str(row[n] if row[n] is not None else "") for row in rows)]
+    return filled or range(len(columns))
+
+
+def _cell(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else text("" if cell is None else cell)
 
 
 @contextmanager
