@@ -36,7 +36,7 @@ class NodeSubnetPlugin(Plugin):
         from ipam import allocator, node
         from ipam.store import Store
 
-        conf = _config(request)
+        conf = configuration(request)
         requested = _requested(request)
         shares = node.shares(conf)
         owner = _owner(request)
@@ -69,7 +69,7 @@ class NodeSubnetPlugin(Plugin):
         from ipam.pool import parse, pools
         from ipam.store import Store
 
-        conf = _config(request)
+        conf = configuration(request)
         store = Store()
         try:
             held = store.of_owner(_owner(request))
@@ -117,7 +117,7 @@ class NodeSubnetPlugin(Plugin):
         from ipam.store import Owner, Store
 
         try:
-            shares = node.shares(_config(request))
+            shares = node.shares(configuration(request))
             store = Store()
             try:
                 with store:
@@ -143,7 +143,7 @@ def _owner(request: Request) -> "Owner":
     return Owner(request.network, request.container, request.ifname, request.pod)
 
 
-def _config(request: Request) -> "models.NodeSubnet":
+def configuration(request: Request) -> "models.NodeSubnet":
     """The section `ipam`, checked field by field. Raises CniError 7."""
     section = request.config.get("ipam")
     if not isinstance(section, dict):

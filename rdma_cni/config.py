@@ -23,9 +23,7 @@ def load(request: Request) -> "NetConf":
     else:
         problems = []
         conf = cast("NetConf", validate.check("NETCONF", request.config))
-        if conf.ipam and conf.ipam.type is None and request.config["ipam"]:
-            raise CniError(INVALID_CONFIG, "ipam.type: found nothing, expected the name of an IPAM plugin")
-        _check_choice(request, conf)
+        check(request, conf)
     debug = conf.args is not None and conf.args.cni is not None and conf.args.cni.debug
     try:
         log.configure(conf.logLevel or ("debug" if debug else "warning"), conf.logFile or "")
@@ -42,8 +40,10 @@ def load(request: Request) -> "NetConf":
     return conf
 
 
-def _check_choice(request: Request, conf: "NetConf") -> None:
-    """What `pf` and `ifName` may stand beside. Raises CniError 7."""
+def check(request: Request, conf: "NetConf") -> None:
+    """What takes more than one field to be judged: what `pf` and `ifName` may stand beside. Raises CniError 7."""
+    if conf.ipam and conf.ipam.type is None and request.config["ipam"]:
+        raise CniError(INVALID_CONFIG, "ipam.type: found nothing, expected the name of an IPAM plugin")
     device = conf.deviceID or conf.pciBusID or (conf.runtimeConfig and conf.runtimeConfig.deviceID)
     if conf.pf and device:
         raise CniError(

@@ -18,6 +18,7 @@ from rdma_cni.cni.request import VERSIONS
 
 COMMANDS = {
     "devices": "Show the node's RDMA functions, also those inside pods.",
+    "validate": "Check CNI configurations, definitions, pods and node.json.",
     "install": "Put the bundle into a directory of CNI plugins.",
     "uninstall": "Remove it, and bring back what was there before.",
     "completion": "Print a shell's completion script.",

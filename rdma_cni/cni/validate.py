@@ -63,6 +63,23 @@ def check_leniently(schema: str, value: dict[str, object], problems: list[str]) 
                 value.pop(str(problem["loc"][0]), None)
 
 
+def problems(schema: str, value: "Mapping[str, object]") -> "list[tuple[tuple[int | str, ...], str]]":
+    """Every problem of `value`: where it is, and the text that `check` would have for it."""
+    try:
+        _validator(schema).validate_python(value)
+    except _core().ValidationError as error:
+        return [(problem["loc"], describe(problem, schema)) for problem in error.errors(include_url=False)]
+    return []
+
+
+def keys(schema: str, path: "tuple[int | str, ...]" = ()) -> list[str]:
+    """The keys that the object at `path` may have; none for one that may have any."""
+    try:
+        return _keys(_schema(schema), path)
+    except KeyError:
+        return []
+
+
 def describe(problem: "ErrorDetails", schema: str) -> str:
     """One problem in the form of all of our errors: field, found, expected."""
     field = ""
