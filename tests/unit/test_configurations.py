@@ -224,7 +224,7 @@ def test_text_that_is_no_json_is_told_with_line_and_what_stands_there(text: str,
                 f"{c}: &{c} [*{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}]\n"
                 for p, c in zip("abcdefghi", "bcdefghij", strict=True)
             ),
-            7,
+            1,
             "aliases",
         ),
         ("a: " + "[" * 3000, 0, "too deep"),
