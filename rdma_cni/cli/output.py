@@ -33,7 +33,7 @@ def printable(value: object) -> str:
     text = str(value)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def text(value: object, style: str = "") -> Text:
