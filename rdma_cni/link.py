@@ -12,10 +12,12 @@ from rdma_cni.netlink import (
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
+    MalformedError,
     NetlinkError,
     Socket,
     attribute,
     attributes,
+    fixed,
     nested,
     number,
     string,
@@ -84,7 +86,7 @@ class Link:
     )
 
     def __init__(self, payload: bytes) -> None:
-        _, self.kind, self.ifindex, self.flags, _ = _ifinfomsg.unpack_from(payload)
+        _, self.kind, self.ifindex, self.flags, _ = fixed(_ifinfomsg, payload)
         self.name = self.mac = self.parent = self.alias = self.permanent_mac = ""
         self.mtu = self.master = 0
         self.altnames: list[str] = []
@@ -138,6 +140,8 @@ class Links(Socket):
             if error.errno == ENODEV:
                 return None
             raise
+        if not answers:
+            raise MalformedError("no netdev in the answer to a question for one")
         return Link(answers[0])
 
     def all(self) -> list[Link]:
@@ -208,11 +212,11 @@ class Links(Socket):
         """The addresses of an interface, as CIDR, and their flags (IFA_F_*)."""
         found = {}
         for answer in self.request(_RTM_GETADDR, NLM_F_DUMP, _ifaddrmsg.pack(0, 0, 0, 0, 0)):
-            family, length, flags, _, index = _ifaddrmsg.unpack_from(answer)
+            family, length, flags, _, index = fixed(_ifaddrmsg, answer)
             if index == ifindex and family in (AF_INET, AF_INET6):
                 fields = dict(attributes(answer[8:]))
                 raw = fields.get(_IFA_LOCAL) or fields.get(_IFA_ADDRESS, b"")
-                found[f"{inet_ntop(family, raw)}/{length}"] = number(fields.get(_IFA_FLAGS, u32.pack(flags)))
+                found[f"{_address(family, raw)}/{length}"] = number(fields.get(_IFA_FLAGS, u32.pack(flags)))
         return found
 
     def add_address(self, ifindex: int, cidr: str, flags: int = 0) -> None:
@@ -236,18 +240,18 @@ class Links(Socket):
         """The routes through an interface, of all tables."""
         found = []
         for answer in self.request(_RTM_GETROUTE, NLM_F_DUMP, _rtmsg.pack(0, 0, 0, 0, 0, 0, 0, 0, 0)):
-            family, length, _, _, table, _, _, kind, _ = _rtmsg.unpack_from(answer)
+            family, length, _, _, table, _, _, kind, _ = fixed(_rtmsg, answer)
             fields = dict(attributes(answer[12:]))
             if family not in (AF_INET, AF_INET6) or kind != _RTN_UNICAST:
                 continue
             if number(fields.get(_RTA_OIF, b"")) != ifindex:
                 continue
-            dst = inet_ntop(family, fields.get(_RTA_DST) or bytes(4 if family == AF_INET else 16))
+            dst = _address(family, fields.get(_RTA_DST) or bytes(4 if family == AF_INET else 16))
             gw = fields.get(_RTA_GATEWAY)
             found.append(
                 Route(
                     f"{dst}/{length}",
-                    inet_ntop(family, gw) if gw else "",
+                    _address(family, gw) if gw else "",
                     number(fields[_RTA_TABLE]) if _RTA_TABLE in fields else table,
                 )
             )
@@ -326,6 +330,13 @@ def network_of(cidr: str) -> tuple[int, bytes, int]:
     family, raw, length = packed(cidr)
     host_bits = len(raw) * 8 - length
     return family, (int.from_bytes(raw, "big") >> host_bits << host_bits).to_bytes(len(raw), "big"), length
+
+
+def _address(family: int, raw: bytes) -> str:
+    try:
+        return inet_ntop(family, raw)
+    except ValueError:
+        raise MalformedError(f"an address of {len(raw)} bytes") from None
 
 
 def _mask(bits: int) -> bytes:

@@ -35,6 +35,9 @@ _NETLINK_EXT_ACK = 11
 _NLA_TYPE_MASK = 0x3FFF
 _NLA_F_NESTED = 0x8000
 _RECEIVE = 1 << 18
+# Bytes of one answer: a namespace with 100,000 netdevs has half of it.
+_MAX_ANSWER = 1 << 28
+_MAX_ERRNO = 4095
 # The kernel answers at once, or after a driver has reset its device. RDMA devices of real
 # hardware take seconds to change their namespace, never minutes.
 _TIMEOUT = Struct("qq").pack(120, 0)
@@ -156,8 +159,11 @@ class Socket:
         self._socket.send(_header.pack(16 + len(payload), kind, flags, self._sequence, 0) + payload)
         answers: list[bytes] = []
         interrupted = False
-        while True:
-            for got, got_flags, sequence, body in messages(self._receive()):
+        size = 0
+        while size <= _MAX_ANSWER:
+            datagram = self._receive()
+            size += len(datagram)
+            for got, got_flags, sequence, body in messages(datagram):
                 if sequence != self._sequence:
                     continue
                 interrupted = interrupted or bool(got_flags & NLM_F_DUMP_INTR)
@@ -167,11 +173,12 @@ class Socket:
                         raise failure
                     return answers
                 if got == _NLMSG_DONE:
-                    code = _i32.unpack_from(body)[0] if len(body) >= 4 else 0
-                    if code < 0:
-                        raise NetlinkError(-code)
+                    code = _errno(body) if len(body) >= 4 else 0
+                    if code:
+                        raise NetlinkError(code)
                     return None if interrupted else answers
                 answers.append(body)
+        raise MalformedError(f"an answer of more than {_MAX_ANSWER} bytes that has no end")
 
     def _receive(self) -> bytes:
         try:
@@ -193,12 +200,14 @@ def messages(data: bytes) -> "Iterator[tuple[int, int, int, bytes]]":
             raise MalformedError(f"a message of {size} bytes where {end - offset} are left")
         yield kind, flags, sequence, data[offset + 16 : offset + size]
         offset += (size + 3) & ~3
+    if offset < end:
+        raise MalformedError(f"{end - offset} bytes after the last message")
 
 
 def _error(body: bytes, flags: int) -> NetlinkError | None:
     if len(body) < 20:
         raise MalformedError(f"an error message of {len(body)} bytes")
-    code = _i32.unpack_from(body)[0]
+    code = _errno(body)
     if code == 0:
         return None
     words = ""
@@ -208,4 +217,19 @@ def _error(body: bytes, flags: int) -> NetlinkError | None:
         for kind, value in attributes(body[(skip + 3) & ~3 :]):
             if kind == _NLMSGERR_ATTR_MSG:
                 words = string(value)
-    return NetlinkError(-code, words)
+    return NetlinkError(code, words)
+
+
+def _errno(body: bytes) -> int:
+    """The error number that a message begins with, which the kernel sends negative; 0 for none."""
+    code: int = _i32.unpack_from(body)[0]
+    if not -_MAX_ERRNO <= code <= 0:
+        raise MalformedError(f"the error number {code}")
+    return -code
+
+
+def fixed(layout: Struct, payload: bytes) -> "tuple[int, ...]":
+    """The fields that a payload begins with, before its attributes. Raises MalformedError."""
+    if len(payload) < layout.size:
+        raise MalformedError(f"a payload of {len(payload)} bytes where {layout.size} are fixed")
+    return layout.unpack_from(payload)

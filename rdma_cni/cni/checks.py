@@ -16,6 +16,7 @@ _NAME = frozenset(_LETTERS + _DIGITS + "_.-")
 _ID_BYTES = 255
 # IFNAMSIZ - 1 of linux/if.h.
 _IFNAME_BYTES = 15
+_MAX_NAMES = 64
 
 
 def identifier(text: str) -> str:
@@ -46,8 +47,8 @@ def names(value: object) -> list[str]:
     """A name, or a list of names; in either case the list."""
     found = value if isinstance(value, list) else [value]
     names = [name for name in found if isinstance(name, str) and name]
-    if not names or len(names) != len(found):
-        raise ValueError('a name such as "ens1f0", or a list of names')
+    if not names or len(names) != len(found) or len(names) > _MAX_NAMES:
+        raise ValueError(f'a name such as "ens1f0", or a list of names, {_MAX_NAMES} at the most')
     return names
 
 

@@ -40,6 +40,9 @@ def _portable(node: Any, definitions: dict[str, Any]) -> Any:
             "config": {key: value for key, value in node["config"].items() if key != "title"},
         }
     copy = {key: _portable(value, definitions) for key, value in node.items() if key not in _DROPPED}
+    if node.get("type") in ("list", "dict"):
+        # A configuration may have half a million bad entries in one, and each is an error of a kilobyte.
+        copy["fail_fast"] = True
     if "function" in node:
         function = node["function"]
         copy["function"] = function if callable(function) else dict(function)

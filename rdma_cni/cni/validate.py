@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ErrorDetails, SchemaValidator
 
 
+_MANY = 1000
+"""Problems that are looked at."""
 _TOLD = 10
 """Problems that an error tells of, the first in its message and the others in its details."""
 
@@ -40,6 +42,9 @@ def check(schema: str, value: "Mapping[str, object]", *, prefix: str = "", code:
     try:
         return _validator(schema).validate_python(value)  # type: ignore[no-any-return]
     except core.ValidationError as error:
+        if error.error_count() > _MANY:
+            # Of the keys that are not known each would be an object of a kilobyte.
+            return check(schema, _thinned(value), prefix=prefix, code=code)
         problems = error.errors(include_url=False)
     # A key that is not known explains one that is missing.
     problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
@@ -105,6 +110,18 @@ def describe(problem: "ErrorDetails", schema: str) -> str:
     for useless in ("Value error, ", "Input should be "):
         message = message.removeprefix(useless)
     return f"{field}: found {found}, expected {message}"
+
+
+def _thinned(value: "Mapping[str, object]") -> dict[str, object]:
+    """`value`, of whose sections none has more than a hundred keys: what is not known in them stays so."""
+    few = list(value.items())[:100]
+    return {key: _thinned_entry(entry) for key, entry in few}
+
+
+def _thinned_entry(entry: object) -> object:
+    if isinstance(entry, dict):
+        return _thinned(entry)
+    return [_thinned_entry(one) for one in entry] if isinstance(entry, list) else entry
 
 
 # In JSON's words, not in Python's.

@@ -383,7 +383,7 @@ def test_an_add_that_is_undone_frees_what_it_gave_and_no_more() -> None:
 def test_nothing_is_written_into_a_store_that_was_replaced_meanwhile() -> None:
     with opened() as store:
         with sqlite3.connect(DATABASE) as connection:
-            connection.execute("PRAGMA user_version=99")
+            connection.execute("PRAGMA user_version=0")
         connection.close()
         with opened():  # this one moves it aside
             pass
