@@ -1,6 +1,6 @@
 """Which node this is, and which subnets of the pools are its own."""
 
-import os
+import posix
 
 from ipam.pool import Pool, Range, listed, parts, pools, require_own
 from rdma_cni.cni import jsontext, validate
@@ -38,7 +38,7 @@ def shares(conf: "models.NodeSubnet") -> list[Share]:
     """
     all_pools = pools(conf)
     file = _node_file()
-    name = conf.nodeName or (file and file.nodeName) or os.uname().nodename
+    name = conf.nodeName or (file and file.nodeName) or posix.uname().nodename
     own = parts(conf, all_pools, name)
     if own is not None:
         searched = "its list in `ipam.nodes` has none there, expected one"
@@ -60,13 +60,13 @@ def shares(conf: "models.NodeSubnet") -> list[Share]:
 
 def _node_file() -> "models.NodeFile | None":
     try:
-        fd = os.open(NODE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = posix.open(NODE_FILE, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise CniError(INVALID_CONFIG, f"{NODE_FILE}: cannot be read: {error.strerror}; see who writes it") from None
     try:
-        data = os.read(fd, _MAX_NODE_FILE + 1)
+        data = posix.read(fd, _MAX_NODE_FILE + 1)
         if len(data) > _MAX_NODE_FILE:
             raise ValueError(f"more than {_MAX_NODE_FILE} bytes")
         value = jsontext.parse(data)
@@ -79,5 +79,5 @@ def _node_file() -> "models.NodeFile | None":
             "see who writes it",
         ) from None
     finally:
-        os.close(fd)
+        posix.close(fd)
     return cast("models.NodeFile", validate.check("NODE_FILE", value, prefix=f"{NODE_FILE}: "))

@@ -4,11 +4,10 @@ A scope is one node's share of one pool under one set of rules. In it addresses 
 lowest up until all have been given once; then the one that was freed longest ago is the next.
 """
 
-import os
-from _sqlite3 import DatabaseError
-
+from rdma_cni.cni import system
 from rdma_cni.cni.database import Database
 from rdma_cni.cni.errors import IO_FAILURE, CniError
+from rdma_cni.cni.sqlite import DatabaseError
 from rdma_cni.cni.typecast import cast
 
 TYPE_CHECKING = False
@@ -106,7 +105,7 @@ class Store(Database):
     def require_certainty(self) -> None:
         """Raises CniError 5 when reservations were lost, until the damaged file has been removed."""
         for (file,) in self.execute("SELECT file FROM suspect"):
-            if os.path.lexists(str(file)):
+            if system.lexists(str(file)):
                 raise CniError(
                     IO_FAILURE,
                     f"{file}: found the damaged record of which addresses are reserved, expected none: an address that "

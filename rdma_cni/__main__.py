@@ -1,6 +1,6 @@
 """The one program behind the bundle's names: `rdma`, `node-subnet` and `rdma-cni`."""
 
-import os
+import posix
 import sys
 
 from rdma_cni.main import main
@@ -16,4 +16,4 @@ if __name__ == "__main__":
             except OSError:
                 status = status or 1
     # Taking the interpreter down in good order takes a sixth of its start, and nothing is left to do.
-    os._exit(status)
+    posix._exit(status)  # noqa: SLF001

@@ -1,6 +1,6 @@
 """Puts an IPAM plugin's answer onto an interface in a pod, and tells the neighbours of it."""
 
-import os
+import posix
 import select
 import time
 from _socket import (
@@ -50,12 +50,12 @@ def enable_ipv6(pod: Namespace, ifname: str) -> None:
     try:
         # What lies below /proc/sys/net is the calling thread's namespace's.
         with pod:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = posix.open(path, posix.O_RDWR | posix.O_CLOEXEC)
             try:
-                if os.read(fd, 1) != b"0":
-                    os.pwrite(fd, b"0", 0)
+                if posix.read(fd, 1) != b"0":
+                    posix.pwrite(fd, b"0", 0)
             finally:
-                os.close(fd)
+                posix.close(fd)
     except OSError as error:
         raise CniError(
             IO_FAILURE,

@@ -4,7 +4,7 @@ ADD from top to bottom is the specification of the plugin. Nothing here prints, 
 or keeps state of its own: a resident process could call it as the executable does.
 """
 
-import os
+import posix
 import time
 from errno import EEXIST, EOPNOTSUPP
 
@@ -724,7 +724,7 @@ def _devices_in(function: Function, pod: Namespace) -> list[Device]:
             finally:
                 inside.close()
     finally:
-        os.close(sysfs)
+        posix.close(sysfs)
 
 
 def _marked_netdev(host: Host, function: Function, pod_links: Links | None) -> tuple[NetdevRecord, list[str]] | None:

@@ -4,9 +4,9 @@ Free is what nobody has: RDMA devices and netdev on the host, no attachment of o
 no master on the netdev, a network driver, and not given to a pod by a device plugin.
 """
 
-import os
+import posix
 
-from rdma_cni.cni import checks, jsontext, log
+from rdma_cni.cni import checks, jsontext, log, system
 from rdma_cni.cni.database import Lock
 from rdma_cni.cni.errors import INVALID_CONFIG, IO_FAILURE, TRY_AGAIN, CniError
 from rdma_cni.device import Function
@@ -46,7 +46,7 @@ def _physical_function(host: Host, name: str) -> PhysicalFunction:
             raise CniError(INVALID_CONFIG, f"pf: found {name[:80]!r}, which is neither; expected {expected}") from None
         address = link.parent
     path = f"{_PCI}/{address}"
-    if not address or not os.path.exists(f"{path}/sriov_totalvfs"):
+    if not address or not system.exists(f"{path}/sriov_totalvfs"):
         raise CniError(
             INVALID_CONFIG,
             f"pf: found {name!r} ({address or 'no PCI device'}), which has no SR-IOV capability; expected {expected}",
@@ -54,7 +54,7 @@ def _physical_function(host: Host, name: str) -> PhysicalFunction:
     functions: list[Function] = []
     while True:
         try:
-            functions.append(Function(os.path.basename(os.readlink(f"{path}/virtfn{len(functions)}"))))
+            functions.append(Function(system.base_name(posix.readlink(f"{path}/virtfn{len(functions)}"))))
         except FileNotFoundError:
             break
     if not functions:

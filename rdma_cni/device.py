@@ -1,10 +1,10 @@
 """From a device ID to a function in sysfs, its RDMA devices and its netdevs."""
 
-import os
+import posix
 import time
 from errno import EIO
 
-from rdma_cni.cni import checks, log
+from rdma_cni.cni import checks, log, system
 from rdma_cni.cni.errors import INVALID_CONFIG, NO_SUCH_FUNCTION, CniError
 from rdma_cni.cni.request import Request
 from rdma_cni.link import Links
@@ -36,7 +36,7 @@ class Function:
         return ":" in self.id
 
     def exists(self) -> bool:
-        return os.path.isdir(f"/sys/{self._path}")
+        return system.is_directory(f"/sys/{self._path}")
 
     def rdma_devices(self, rdma: Rdma, sysfs: int | None = None) -> list[Device] | None:
         """Its RDMA devices in the namespace that both `rdma` and `sysfs` see; None when it has none in any.
@@ -68,7 +68,7 @@ class Function:
         root = "/sys" if sysfs is None else f"/proc/self/fd/{sysfs}"
         names = set()
         try:
-            with os.scandir(f"{root}/{self._path}/{kind}") as entries:
+            with posix.scandir(f"{root}/{self._path}/{kind}") as entries:
                 for entry in entries:
                     names.add(entry.name)
         except FileNotFoundError:
@@ -83,14 +83,14 @@ class Function:
         """Its RDMA devices' names in whichever namespaces, as ib_uverbs tells them: a line in a file of its own."""
         verbs = f"/sys/{self._path}/infiniband_verbs"
         try:
-            return {_read_name(f"{verbs}/{entry}/ibdev") for entry in os.listdir(verbs)}
+            return {_read_name(f"{verbs}/{entry}/ibdev") for entry in posix.listdir(verbs)}
         except OSError:
             return set()
 
     def physical_function(self) -> str:
         """The PCI address of a VF's PF; "" for what is no VF."""
         try:
-            return os.path.basename(os.readlink(f"/sys/{self._path}/physfn"))
+            return system.base_name(posix.readlink(f"/sys/{self._path}/physfn"))
         except OSError:
             return ""
 
@@ -98,7 +98,7 @@ class Function:
         """The link layer of each port of an RDMA device that is on the host."""
         ports = f"/sys/{self._path}/infiniband/{rdma_name}/ports"
         try:
-            return [_read(f"{ports}/{port}/link_layer") for port in sorted(os.listdir(ports), key=len)]
+            return [_read(f"{ports}/{port}/link_layer") for port in sorted(posix.listdir(ports), key=len)]
         except OSError:
             return []
 
@@ -117,7 +117,7 @@ def _listable(rdma_name: str) -> bool:
 
 def _read_name(path: str) -> str:
     with open(path, "rb") as file:
-        return os.fsdecode(file.read().removesuffix(b"\n"))
+        return system.fsdecode(file.read().removesuffix(b"\n"))
 
 
 def _read(path: str) -> str:
@@ -204,6 +204,6 @@ def _of_mac(mac: str) -> Function | None:
         return None
     pf, index = found[0]
     try:
-        return _of_parent(os.path.basename(os.readlink(f"/sys/{_PCI}/{pf}/virtfn{index}")))
+        return _of_parent(system.base_name(posix.readlink(f"/sys/{_PCI}/{pf}/virtfn{index}")))
     except OSError:
         return None

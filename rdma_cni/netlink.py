@@ -3,12 +3,13 @@
 Families are declared elsewhere as data (`rdma.py`, `link.py`). Constants are linux/netlink.h's.
 """
 
-import os
+import posix
 import sys
 from _socket import AF_NETLINK, MSG_DONTWAIT, SOCK_CLOEXEC, SOCK_RAW, socket
 from _struct import Struct
 from errno import errorcode
 
+from rdma_cni.cni import system
 from rdma_cni.cni.errors import KERNEL_REFUSED, NO_PRIVILEGE, CniError
 
 TYPE_CHECKING = False
@@ -55,7 +56,7 @@ class NetlinkError(CniError):
 
     def __init__(self, errno: int, words: str = "") -> None:
         self.errno = errno
-        reason = f"{errorcode.get(errno, errno)}: {os.strerror(errno)}"
+        reason = f"{errorcode.get(errno, errno)}: {posix.strerror(errno)}"
         self._reason = f"{reason} ({words})" if words else reason
         super().__init__(KERNEL_REFUSED, f"the kernel refused a request: {self._reason}")
 
@@ -85,7 +86,7 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 def text(kind: int, value: str) -> bytes:
     """A string attribute, with its zero byte."""
-    return attribute(kind, os.fsencode(value) + b"\0")
+    return attribute(kind, system.fsencode(value) + b"\0")
 
 
 def nested(kind: int, *attributes: bytes) -> bytes:
@@ -106,7 +107,7 @@ def attributes(data: bytes) -> "Iterator[tuple[int, bytes]]":
 
 def string(value: bytes) -> str:
     """A string attribute's text; what is no UTF-8 stays what it is when encoded again."""
-    return os.fsdecode(value.split(b"\0", 1)[0])
+    return system.fsdecode(value.split(b"\0", 1)[0])
 
 
 def number(value: bytes) -> int:

@@ -5,13 +5,14 @@ package around it takes as long to import as the interpreter to start. The proce
 so that what a thread enters, the process is in.
 """
 
+import _stat
 import fcntl
-import os
-import stat
+import posix
 import sys
 from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, _SimpleCData, dlopen, dlsym, get_errno
 from _socket import AF_INET, SOCK_CLOEXEC, SOCK_DGRAM, socket
 
+from rdma_cni.cni import system
 from rdma_cni.cni.errors import NO_PRIVILEGE, OWN_NAMESPACE, UNKNOWN_CONTAINER, CniError
 
 TYPE_CHECKING = False
@@ -47,7 +48,7 @@ def _call(name: str, *arguments: object) -> int:
     result: int = _Function(dlsym(dlopen(None, 0), name))(*arguments)  # type: ignore[arg-type]
     if result == -1:
         errno = get_errno()
-        raise OSError(errno, os.strerror(errno))
+        raise OSError(errno, posix.strerror(errno))
     return result
 
 
@@ -78,7 +79,7 @@ class Namespace:
             probe.close()
 
     def close(self) -> None:
-        os.close(self.fd)
+        posix.close(self.fd)
 
     def __enter__(self) -> "Namespace":
         _enter(self.fd)
@@ -98,7 +99,7 @@ class Namespace:
                 _call("syscall", _SYS_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
                 return _call("syscall", _SYS_FSMOUNT, context, _FSMOUNT_CLOEXEC, _MOUNT_ATTR_RDONLY)
             finally:
-                os.close(context)
+                posix.close(context)
 
 
 _host_fd = -1
@@ -108,7 +109,7 @@ def _own() -> int:
     """A descriptor of the namespace that the plugin was started in: the host's."""
     global _host_fd
     if _host_fd < 0:
-        _host_fd = os.open(_SELF, os.O_RDONLY | os.O_CLOEXEC)
+        _host_fd = posix.open(_SELF, posix.O_RDONLY | posix.O_CLOEXEC)
     return _host_fd
 
 
@@ -134,8 +135,8 @@ def open_pod(path: str, *, own_allowed: bool) -> Namespace:
             f"CNI_NETNS: found {path[:200]!r} ({problem}), expected a network namespace: "
             "the container is gone, or the runtime named the wrong path",
         )
-    if not own_allowed and os.path.sameopenfile(fd, _own()):
-        os.close(fd)
+    if not own_allowed and system.same_file(fd, _own()):
+        posix.close(fd)
         raise CniError(
             OWN_NAMESPACE,
             f"CNI_NETNS: found {path[:200]!r}, which is the plugin's own namespace, expected a pod's; "
@@ -152,7 +153,7 @@ def open_if_there(path: str) -> Namespace | None:
 
 def is_own(namespace: Namespace) -> bool:
     """Whether it is the namespace that the plugin was started in."""
-    return os.path.sameopenfile(namespace.fd, _own())
+    return system.same_file(namespace.fd, _own())
 
 
 def _open(path: str) -> tuple[int, str]:
@@ -161,29 +162,29 @@ def _open(path: str) -> tuple[int, str]:
         return -1, "no path"
     try:
         # Without waiting for the other end, should the path be a FIFO.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY)
     except OSError as error:
         return -1, (error.strerror or "not to be opened").lower()
     try:
-        if stat.S_ISREG(os.fstat(fd).st_mode) and fcntl.ioctl(fd, _NS_GET_NSTYPE) == _CLONE_NEWNET:
+        if _stat.S_ISREG(posix.fstat(fd).st_mode) and fcntl.ioctl(fd, _NS_GET_NSTYPE) == _CLONE_NEWNET:
             return fd, ""
         problem = "no network namespace"
     except OSError:
         problem = "no namespace"
-    os.close(fd)
+    posix.close(fd)
     return -1, problem
 
 
 def live() -> "Iterator[Namespace]":
     """Each network namespace that a process is in or a mount point names, the host's left out."""
-    seen = {os.fstat(_own()).st_ino}
+    seen = {posix.fstat(_own()).st_ino}
     for path in _paths():
         fd, _ = _open(path)
         if fd < 0:
             continue
-        inode = os.fstat(fd).st_ino
+        inode = posix.fstat(fd).st_ino
         if inode in seen:
-            os.close(fd)
+            posix.close(fd)
             continue
         seen.add(inode)
         yield Namespace(path, fd)
@@ -194,8 +195,8 @@ def _paths() -> "Iterator[str]":
         for line in mounts:
             fields = line.split(b" ")
             if len(fields) > 2 and fields[2] == b"nsfs":
-                yield os.fsdecode(fields[1].replace(b"\\040", b" "))
-    for process in os.listdir("/proc"):
+                yield system.fsdecode(fields[1].replace(b"\\040", b" "))
+    for process in posix.listdir("/proc"):
         if process.isdecimal():
             yield f"/proc/{process}/ns/net"
 

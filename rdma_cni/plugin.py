@@ -1,8 +1,6 @@
 """The executable `rdma`: CNI's commands, each carried out by `attach`."""
 
-import os
-
-from rdma_cni.cni import __version__
+from rdma_cni.cni import __version__, system
 from rdma_cni.cni.plugin import Plugin, run
 from rdma_cni.cni.request import Request
 from rdma_cni.cni.undo import Undo
@@ -42,7 +40,7 @@ class RdmaPlugin(Plugin):
 
 def _own_allowed() -> bool:
     """CNI_NETNS_OVERRIDE: the caller means it when it names the plugin's own namespace."""
-    return os.environ.get("CNI_NETNS_OVERRIDE", "").lower() not in ("", "0", "false")
+    return system.environ.get("CNI_NETNS_OVERRIDE", "").lower() not in ("", "0", "false")
 
 
 def main() -> int:

@@ -1,11 +1,9 @@
 """What is attached, on disk: written before the kernel is touched, so that DEL knows what to undo."""
 
-import os
-from _sqlite3 import DatabaseError
-
-from rdma_cni.cni import checks, jsontext, log
+from rdma_cni.cni import checks, jsontext, log, system
 from rdma_cni.cni.database import PATIENCE, Database, Lock
 from rdma_cni.cni.errors import TRY_AGAIN, CniError
+from rdma_cni.cni.sqlite import DatabaseError
 from rdma_cni.cni.typecast import cast
 
 TYPE_CHECKING = False
@@ -229,7 +227,7 @@ def _netdev(values: object) -> NetdevRecord | None:
     netdev = NetdevRecord(*_typed(values, str, str, int, int, type(altnames), str, bool))
     # What is given to the kernel must have a form for it; whether it can be is the kernel's to say.
     for text in (netdev.name, netdev.alias, *([] if altnames is None else _texts(altnames))):
-        if len(os.fsencode(text)) > _MAX_TEXT:
+        if len(system.fsencode(text)) > _MAX_TEXT:
             raise ValueError(f"a name of {len(text)} characters")
     bytes.fromhex(netdev.mac.replace(":", ""))
     netdev.mtu.to_bytes(4, "big")
@@ -248,7 +246,7 @@ def _attachment(row: tuple[object, ...]) -> Attachment:
     attachment.runtime_ifname, attachment.pod = _texts([record["runtime_ifname"], record["pod"]])
     for device in record["rdma"]:
         index, guid, name = _typed(device, int, int, str)
-        if len(os.fsencode(name)) > _MAX_TEXT:
+        if len(system.fsencode(name)) > _MAX_TEXT:
             raise ValueError(f"a name of {len(name)} characters")
         attachment.rdma.append(RdmaRecord(index, guid, name))
     attachment.netdev = _netdev(record["netdev"])

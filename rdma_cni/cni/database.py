@@ -1,17 +1,17 @@
 """SQLite files that belong to root alone, shared by the processes of one node.
 
 The module `sqlite3` is a shell around `_sqlite3` that registers converters for dates; only what
-is inside is loaded.
+is inside is loaded (`sqlite.py`).
 """
 
+import _stat
 import fcntl
-import os
-import stat
+import posix
 import time
-from _sqlite3 import DatabaseError, connect
 
-from rdma_cni.cni import log
+from rdma_cni.cni import log, system
 from rdma_cni.cni.errors import IO_FAILURE, TRY_AGAIN, CniError
+from rdma_cni.cni.sqlite import DatabaseError, connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def open_directory(path: str = DIRECTORY) -> int:
     """A descriptor of the state directory, made 0700 where it was not. Raises CniError 5."""
     try:
         try:
-            os.mkdir(path, 0o700)
+            posix.mkdir(path, 0o700)
         except FileExistsError:
             pass
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)
     except OSError as error:
         raise CniError(
             IO_FAILURE, f"{path}: expected the directory of the state, private to root: {error.strerror}"
@@ -39,7 +39,7 @@ def open_directory(path: str = DIRECTORY) -> int:
     try:
         _make_private(fd, path, 0o700)
     except BaseException:
-        os.close(fd)
+        posix.close(fd)
         raise
     return fd
 
@@ -49,9 +49,9 @@ def open_file(directory: int, name: str, *, create: bool = True) -> int:
 
     Raises CniError 5, and FileNotFoundError when it is not to be made.
     """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    flags = posix.O_RDWR | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC | (posix.O_CREAT if create else 0)
     try:
-        fd = os.open(name, flags, 0o600, dir_fd=directory)
+        fd = posix.open(name, flags, 0o600, dir_fd=directory)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not create:
             raise
@@ -59,23 +59,23 @@ def open_file(directory: int, name: str, *, create: bool = True) -> int:
     try:
         _make_private(fd, f"{DIRECTORY}/{name}", 0o600)
     except BaseException:
-        os.close(fd)
+        posix.close(fd)
         raise
     return fd
 
 
 def _make_private(fd: int, path: str, mode: int) -> None:
-    found = os.fstat(fd)
-    if found.st_uid != os.geteuid():
+    found = posix.fstat(fd)
+    if found.st_uid != posix.geteuid():
         raise CniError(
             IO_FAILURE,
-            f"{path}: belongs to user {found.st_uid}, expected {os.geteuid()}; find out who made it, then remove it",
+            f"{path}: belongs to user {found.st_uid}, expected {posix.geteuid()}; find out who made it, then remove it",
         )
-    if mode == 0o600 and not stat.S_ISREG(found.st_mode):
+    if mode == 0o600 and not _stat.S_ISREG(found.st_mode):
         raise CniError(IO_FAILURE, f"{path}: expected a plain file; find out what it is, then remove it")
-    if stat.S_IMODE(found.st_mode) != mode:
+    if _stat.S_IMODE(found.st_mode) != mode:
         # The umask may have narrowed it, or somebody widened it.
-        os.fchmod(fd, mode)
+        posix.fchmod(fd, mode)
 
 
 class Database:
@@ -95,7 +95,7 @@ class Database:
         try:
             self._connection = self._open_or_make()
         except BaseException:
-            os.close(self.directory)
+            posix.close(self.directory)
             raise
 
     def salvage(self, new: "Connection", old: "Connection", damaged: str) -> str:
@@ -120,8 +120,8 @@ class Database:
     def _open(self) -> "Connection":
         """Raises FileNotFoundError, _UnusableError or CniError."""
         fd = open_file(self.directory, self._name, create=False)
-        self._inode = os.fstat(fd).st_ino
-        os.close(fd)
+        self._inode = posix.fstat(fd).st_ino
+        posix.close(fd)
         self._check_journal()
         connection = _connect(self.path)
         try:
@@ -148,23 +148,23 @@ class Database:
         """What SQLite would follow or play back is root's own. Raises CniError 5."""
         name = f"{self._name}-journal"
         try:
-            found = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
+            found = posix.stat(name, dir_fd=self.directory, follow_symlinks=False)
         except OSError:
             return
-        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
+        if found.st_uid != posix.geteuid() or not _stat.S_ISREG(found.st_mode):
             raise CniError(
                 IO_FAILURE,
-                f"{DIRECTORY}/{name}: expected a plain file of user {os.geteuid()}; find out what it is and who made "
-                "it, then remove it",
+                f"{DIRECTORY}/{name}: expected a plain file of user {posix.geteuid()}; find out what it is and who "
+                "made it, then remove it",
             )
 
     def _create(self) -> None:
         """Make the file, whole at once: one that is empty can only be damaged."""
         lock = Lock(self.directory, "recovery.lock", f"making {self._name}")
         try:
-            if not os.path.exists(self.path):
+            if not system.exists(self.path):
                 self._fill().close()
-                os.rename(f"{self.path}.new", self.path)
+                posix.rename(f"{self.path}.new", self.path)
         except OSError as error:
             raise CniError(IO_FAILURE, f"{self.path}: cannot be made: {error.strerror}") from None
         finally:
@@ -191,15 +191,15 @@ class Database:
             try:
                 # What others write into it from here on would be lost; see __enter__.
                 self._exclude_writers(old)
-                os.link(self.path, aside)
-                if os.path.exists(f"{self.path}-journal") and os.path.getsize(f"{self.path}-journal"):
+                posix.link(self.path, aside)
+                if system.exists(f"{self.path}-journal") and posix.stat(f"{self.path}-journal").st_size:
                     # What a killed process left half done: it would be played back into the new file.
-                    os.rename(f"{self.path}-journal", f"{aside}-journal")
+                    posix.rename(f"{self.path}-journal", f"{aside}-journal")
                 try:
                     self._fill(aside, old, f"{self.path}: {problem}; moved aside as {aside}").close()
-                    os.rename(f"{self.path}.new", self.path)
+                    posix.rename(f"{self.path}.new", self.path)
                 except BaseException:
-                    os.unlink(aside)
+                    posix.unlink(aside)
                     raise
             finally:
                 old.close()
@@ -221,9 +221,9 @@ class Database:
 
     def _fill(self, damaged: str = "", old: "Connection | None" = None, log_line: str = "") -> "Connection":
         for leftover in (f"{self.path}.new", f"{self.path}.new-journal"):
-            if os.path.lexists(leftover):
-                os.unlink(leftover)
-        os.close(open_file(self.directory, f"{self._name}.new"))
+            if system.lexists(leftover):
+                posix.unlink(leftover)
+        posix.close(open_file(self.directory, f"{self._name}.new"))
         connection = _connect(f"{self.path}.new")
         try:
             # Nobody sees the file before it is whole.
@@ -279,7 +279,7 @@ class Database:
 
     def _is_in_place(self) -> bool:
         try:
-            return os.stat(self.path).st_ino == self._inode
+            return posix.stat(self.path).st_ino == self._inode
         except OSError:
             return False
 
@@ -298,7 +298,7 @@ class Database:
     def close(self) -> None:
         """Let go of the files."""
         self._connection.close()
-        os.close(self.directory)
+        posix.close(self.directory)
 
     def _failure(self, error: Exception) -> CniError:
         text = str(error)
@@ -347,7 +347,7 @@ def _is_damage(error: Exception) -> bool:
 
 def _writer(inode: int) -> str:
     """The process that has a file locked for writing, as /proc/locks tells it."""
-    own = str(os.getpid())
+    own = str(posix.getpid())
     try:
         with open("/proc/locks", encoding="ascii") as locks:
             for line in locks:
@@ -379,20 +379,20 @@ class Lock:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    other = os.pread(self._fd, 1024, 0).decode(errors="replace").strip() or "an unnamed process"
-                    os.close(self._fd)
+                    other = posix.pread(self._fd, 1024, 0).decode(errors="replace").strip() or "an unnamed process"
+                    posix.close(self._fd)
                     raise CniError(
                         TRY_AGAIN, f"{DIRECTORY}/{name}: held for {patience:.0f} s by {other}; try again"
                     ) from None
                 time.sleep(pause)
                 pause = min(pause * 2, 0.1)
         try:
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"process {os.getpid()}, {holder}\n".encode(), 0)
+            posix.ftruncate(self._fd, 0)
+            posix.pwrite(self._fd, f"process {posix.getpid()}, {holder}\n".encode(), 0)
         except OSError as error:
             # The lock is had all the same: only the note is for want of room.
             log.debug(f"{DIRECTORY}/{name}: {error.strerror}")
 
     def release(self) -> None:
         """Let the next one have it."""
-        os.close(self._fd)
+        posix.close(self._fd)

@@ -1,10 +1,10 @@
 """Running another plugin (CNI spec 1.1.0, "Plugin Delegation"): an IPAM plugin, in practice."""
 
-import os
+import posix
 import select
 from _signal import SIGKILL, SIGPIPE  # type: ignore[import-not-found]
 
-from rdma_cni.cni import checks, jsontext, log
+from rdma_cni.cni import checks, jsontext, log, system
 from rdma_cni.cni.errors import (
     INVALID_CONFIG,
     INVALID_ENVIRONMENT,
@@ -91,7 +91,7 @@ def find(request: Request, plugin: str) -> str:
         raise CniError(INVALID_ENVIRONMENT, f'CNI_PATH: not set, so the plugin "{plugin}" cannot be found')
     for directory in request.path:
         path = f"{directory}/{plugin}"
-        if os.path.isfile(path) and os.access(path, os.X_OK):
+        if system.is_file(path) and posix.access(path, posix.X_OK):
             return path
     raise CniError(
         IPAM_MISSING,
@@ -102,35 +102,35 @@ def find(request: Request, plugin: str) -> str:
 
 def callers_environment() -> dict[str, str]:
     """The environment as the caller gave it, without what the frozen program's start added (frozen/launcher.c)."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("_PYI_")}
+    return {name: value for name, value in system.environ.items() if not name.startswith("_PYI_")}
 
 
 def _execute(path: str, env: dict[str, str], stdin: bytes) -> tuple[bytes, int]:
     """Run `path`; its stdout (one byte over _MAX_ANSWER at the most) and its exit status."""
     # A file as stdin: with a pipe, a plugin that does not read could block this process.
-    given = os.memfd_create("cni-config", os.MFD_CLOEXEC)
-    reading, writing = os.pipe2(os.O_CLOEXEC)
+    given = posix.memfd_create("cni-config", posix.MFD_CLOEXEC)
+    reading, writing = posix.pipe2(posix.O_CLOEXEC)
     try:
-        os.write(given, stdin)
-        os.lseek(given, 0, os.SEEK_SET)
-        pid = os.posix_spawn(
+        posix.write(given, stdin)
+        posix.lseek(given, 0, 0)
+        pid = posix.posix_spawn(
             path,
             [path],
             env,
-            file_actions=[(os.POSIX_SPAWN_DUP2, given, 0), (os.POSIX_SPAWN_DUP2, writing, 1)],
+            file_actions=[(posix.POSIX_SPAWN_DUP2, given, 0), (posix.POSIX_SPAWN_DUP2, writing, 1)],
             # Python ignores SIGPIPE, and what is ignored stays so across exec.
             setsigdef=[SIGPIPE],
         )
     except OSError as error:
-        os.close(reading)
+        posix.close(reading)
         raise CniError(IPAM_FAILED, f"{path}: cannot be run: {error.strerror}") from None
     finally:
-        os.close(given)
-        os.close(writing)
+        posix.close(given)
+        posix.close(writing)
     try:
         return _read_answer(reading, pid)
     finally:
-        os.close(reading)
+        posix.close(reading)
 
 
 def _read_answer(reading: int, pid: int) -> tuple[bytes, int]:
@@ -141,7 +141,7 @@ def _read_answer(reading: int, pid: int) -> tuple[bytes, int]:
     try:
         while len(answer) <= _MAX_ANSWER:
             if poll.poll(100 if status is None else 0):
-                chunk = os.read(reading, 65536)
+                chunk = posix.read(reading, 65536)
                 if not chunk:
                     break
                 answer += chunk
@@ -149,15 +149,15 @@ def _read_answer(reading: int, pid: int) -> tuple[bytes, int]:
                 # It ended, and something it left running still holds its stdout.
                 break
             else:
-                ended, raw = os.waitpid(pid, os.WNOHANG)
-                status = os.waitstatus_to_exitcode(raw) if ended else None
+                ended, raw = posix.waitpid(pid, posix.WNOHANG)
+                status = posix.waitstatus_to_exitcode(raw) if ended else None
     except BaseException:
         if status is None:
-            os.kill(pid, SIGKILL)
-            os.waitpid(pid, 0)
+            posix.kill(pid, SIGKILL)
+            posix.waitpid(pid, 0)
         raise
     if status is None:
         if len(answer) > _MAX_ANSWER:
-            os.kill(pid, SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            posix.kill(pid, SIGKILL)
+        status = posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1])
     return answer, status

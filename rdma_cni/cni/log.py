@@ -4,7 +4,7 @@
 is one log in a process, because there is one request in it.
 """
 
-import os
+import posix
 import time
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
@@ -28,8 +28,8 @@ def configure(level: str, path: str) -> None:
     global _threshold, _fd
     _threshold = LEVELS[level]
     if path:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        _fd = os.open(path, flags, 0o600)
+        flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK
+        _fd = posix.open(path, flags, 0o600)
 
 
 def error(message: str) -> None:
@@ -62,7 +62,7 @@ def _write(level: str, message: str) -> None:
     line = f"{stamp} {level} {_subject}{printable(message)}\n".encode(errors="backslashreplace")
     for fd in (_fd, 2):
         try:
-            os.write(fd, line)
+            posix.write(fd, line)
             return
         except OSError:
             # A log that cannot be written must not stop a VF from coming home.

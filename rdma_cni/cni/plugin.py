@@ -4,10 +4,10 @@ Nothing else in the program prints to stdout or ends the process.
 """
 
 import _signal  # type: ignore[import-not-found]
-import os
+import posix
 import sys
 
-from rdma_cni.cni import jsontext, log
+from rdma_cni.cni import jsontext, log, system
 from rdma_cni.cni.errors import INTERNAL, INVALID_CONFIG, IO_FAILURE, TRY_AGAIN, CniError
 from rdma_cni.cni.request import VERSIONS, Request, read
 from rdma_cni.cni.undo import Undo
@@ -41,7 +41,7 @@ class Plugin:
 
 def run(plugin: Plugin) -> int:
     """Run the command that the environment asks `plugin` for; returns the exit status."""
-    command = os.environ.get("CNI_COMMAND", "")
+    command = system.environ.get("CNI_COMMAND", "")
     if not command:
         if sys.stderr:
             sys.stderr.write(f"{plugin.about}\nCNI protocol versions supported: {', '.join(VERSIONS)}\n")
@@ -150,7 +150,7 @@ def _print(value: dict[str, object]) -> None:
     data = jsontext.dump(value) + b"\n"
     try:
         while data:
-            data = data[os.write(1, data) :]
+            data = data[posix.write(1, data) :]
     except OSError as error:
         raise CniError(IO_FAILURE, f"stdout: the result cannot be written: {error.strerror}") from None
 

@@ -1,8 +1,8 @@
 """From the environment and stdin to a request (CNI spec 1.1.0, "Parameters")."""
 
-import os
+import posix
 
-from rdma_cni.cni import checks, jsontext, log
+from rdma_cni.cni import checks, jsontext, log, system
 from rdma_cni.cni.errors import (
     DECODING_FAILURE,
     INCOMPATIBLE_VERSION,
@@ -89,7 +89,7 @@ def read(request: Request) -> None:
 
 
 def _read_environment(request: Request, lenient: bool) -> None:
-    environ = os.environ
+    environ = system.environ
     missing = [name for name in _NEEDS[request.command] if not environ.get(name)]
     if missing:
         raise CniError(
@@ -112,7 +112,7 @@ def _read_environment(request: Request, lenient: bool) -> None:
 
 
 def _variable(name: str, check: "object") -> str:
-    value = os.environ[name]
+    value = system.environ[name]
     try:
         return check(value)  # type: ignore[operator,no-any-return]
     except ValueError as error:
@@ -124,7 +124,7 @@ def _read_stdin() -> bytes:
     size = 0
     try:
         while size <= MAX_STDIN:
-            chunk = os.read(0, MAX_STDIN + 1 - size)
+            chunk = posix.read(0, MAX_STDIN + 1 - size)
             if not chunk:
                 return b"".join(chunks)
             chunks.append(chunk)

@@ -5,12 +5,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pydantic_core
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rdma_cni import schema
 from rdma_cni.cni import validate
 from rdma_cni.cni.errors import CniError
+from rdma_cni.cni.schema import portable
 from rdma_cni.models import NetConf
 
 BASE: dict[str, Any] = {"cniVersion": "1.0.0", "name": "rail0", "type": "rdma"}
@@ -86,6 +90,8 @@ def test_what_the_model_accepts_has_the_same_attributes_in_the_bundle(keys: dict
         return [plain(entry) for entry in value] if isinstance(value, list) else value
 
     assert plain(record) == NetConf.model_validate(conf).model_dump()
+    # Without pydantic's core: it is not loaded for what is right.
+    assert plain(validate.accept(portable(NetConf), conf)) == plain(record)
 
 
 @pytest.mark.usefixtures("as_in")
@@ -96,6 +102,8 @@ def test_what_the_model_refuses_is_refused_in_the_bundle_with_the_fields_name(
     conf = BASE | keys
     with pytest.raises(ValidationError):
         NetConf.model_validate(conf)
+    with pytest.raises(validate.NotPlainError):
+        validate.accept(portable(NetConf), conf)
     with pytest.raises(CniError) as caught:
         validate.check("NETCONF", conf)
     assert caught.value.code == 7
@@ -118,3 +126,76 @@ def test_the_bundles_schemas_import_nothing_but_plain_checks(tmp_path: Path) -> 
     assert set(schema.MODELS) <= set(written)
     imports = [line for line in path.read_text().splitlines() if line.startswith("import ")]
     assert imports == ["import ipam.checks", "import rdma_cni.cni.checks", "import rdma_cni.cni.validate"]
+
+
+# Values that are of the field's type or near it, and every other kind of JSON value.
+_NEAR = st.sampled_from(
+    [
+        "0000:03:00.2",
+        "mlx5_core.sf.4",
+        "02:00:00:00:00:01",
+        "10.0.0.1/24",
+        "2001:db8::1",
+        "fe80::1/64",
+        "debug",
+        "routed",
+        "/run/x",
+        "rail0",
+        "\ud800",
+        "h\u00f6st",
+        "",
+        0,
+        1,
+        68,
+        65535,
+        65536,
+        2**32,
+        -1,
+        9000.0,
+        True,
+        False,
+        None,
+    ]
+)
+_JSON = st.recursive(
+    _NEAR | st.text(max_size=5) | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def _of(node: Any) -> st.SearchStrategy[Any]:
+    """Values that a core schema may accept, and now and then another."""
+    if node["type"] in ("default", "nullable", "function-after"):
+        return _of(node["schema"])
+    if node["type"] == "model":
+        fields = {name: _of(field["schema"]) for name, field in node["schema"]["fields"].items()}
+        return st.fixed_dictionaries({}, optional=fields | {"unknown": _NEAR}) | _JSON
+    if node["type"] == "list":
+        return st.lists(_of(node["items_schema"]), max_size=3) | _JSON
+    if node["type"] == "dict":
+        return st.dictionaries(_NEAR.filter(lambda key: isinstance(key, str)), _of(node["values_schema"]), max_size=3)
+    return _NEAR | _JSON
+
+
+@settings(derandomize=True, deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), name=st.sampled_from(sorted(schema.MODELS)))
+def test_what_is_accepted_without_the_core_the_core_accepts_with_the_same_values(data: Any, name: str) -> None:
+    written = portable(schema.MODELS[name])
+    value = data.draw(_of(written))
+    if isinstance(value, dict) and name == "NETCONF":
+        value = BASE | value
+    try:
+        found = validate.accept(written, value)
+    except validate.NotPlainError:
+        return
+    core = pydantic_core.SchemaValidator(written).validate_python(value)
+
+    def plain(entry: object) -> object:
+        if isinstance(entry, validate.Record):
+            return {key: plain(inner) for key, inner in vars(entry).items()}
+        if isinstance(entry, list):
+            return [plain(inner) for inner in entry]
+        return (type(entry), {key: plain(inner) for key, inner in entry.items()} if isinstance(entry, dict) else entry)
+
+    assert plain(found) == plain(core)
