@@ -1,12 +1,15 @@
 """The tests in guest/, through the frozen plugin on a real kernel: one boot of the lab for each directory."""
 
+import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 LAB = Path(__file__).parent
 BUNDLE = LAB.parent.parent / "dist" / "rdma-cni"
@@ -30,6 +33,14 @@ def runtime_payload(directory: Path) -> list[Path]:
     return [*sorted(Path(built.stdout.strip()).iterdir()), image, LAB.parent.parent / "README.md"]
 
 
+def examples(directory: Path) -> Path:
+    """A copy of examples/ with its YAML as JSON: the guest's Python reads no other."""
+    copy = shutil.copytree(LAB.parent.parent / "examples", directory / "examples")
+    for path in copy.rglob("*.yaml"):
+        path.write_text(json.dumps(list(yaml.safe_load_all(path.read_text()))))
+    return copy
+
+
 @pytest.mark.parametrize("boot", BOOTS)
 def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (BUNDLE / "rdma").is_file(), f"{BUNDLE} is missing: run `make bundle`"
@@ -40,7 +51,7 @@ def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest
         "#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=guest FAULTS=/out/faults.jsonl\n"
         f"exec {shlex.join(pytest_in_guest)}\n"
     )
-    payload = runtime_payload(tmp_path) if boot == "containerd" else []
+    payload = [examples(tmp_path), *(runtime_payload(tmp_path) if boot == "containerd" else [])]
     out = tmp_path / "out"
     environment = os.environ | BOOTS[boot] | {"LAB_OUT": str(out)}
     output = []
