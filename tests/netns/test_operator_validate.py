@@ -22,9 +22,11 @@ def validate(*arguments: str | Path, stdin: str = "", prefix: tuple[str, ...] = 
 
 
 def test_the_examples_pass() -> None:
-    done = validate(*sorted((ROOT / "examples").glob("*.conflist")))
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "0 errors, 0 warnings" in done.stderr
+    names = ["crio/05-two-rails.conflist", "daemonset.yaml", "shared-mode/macvlan.yaml"]
+    for group in [["multus/eight-rails.yaml", "multus/pod-eight-rails.yaml"], *([name] for name in names)]:
+        done = validate(*(ROOT / "examples" / name for name in group))
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "0 errors, 0 warnings" in done.stderr
 
 
 def test_it_tells_file_line_field_found_and_expected_a_line_for_each_without_colour(tmp_path: Path) -> None:

@@ -193,8 +193,8 @@ def test_no_pf_is_in_two_resources() -> None:
 def test_a_pod_asks_for_networks_that_are_there_and_for_their_resources() -> None:
     for path, pod in of_kind("Pod"):
         (container,) = pod["spec"]["containers"]
-        asked = container["resources"]["requests"]
-        assert asked == container["resources"]["limits"]
+        asked = container["resources"]["limits"]
+        assert container["resources"].get("requests", asked) == asked
         offered, defined = resources(path.parent), definitions(path.parent)
         networks = [name for name, _ in example_files.asked_for(pod)]
         needed = [defined[name] for name in networks]

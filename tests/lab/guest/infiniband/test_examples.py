@@ -7,12 +7,13 @@ from guest import Function, Pod
 from network import state_rows
 
 
-@pytest.mark.parametrize("network", ["ib0-sriov", "ib0-alone"])
+@pytest.mark.parametrize("name", ["infiniband-after-ib-sriov", "infiniband-alone"])
 def test_an_infiniband_network_puts_device_interface_and_address_into_the_pod(
-    network: str, vf: Function, pod: Pod
+    name: str, vf: Function, pod: Pod
 ) -> None:
     example_files.be_the_node()
-    attachment = Attachment(networks(documents("multus/infiniband.yaml"))[network], pod, "ib0", vf)
+    (network,) = networks(documents(f"multus/{name}.yaml")).values()
+    attachment = Attachment(network, pod, "ib0", vf)
     attachment.add()
     assert pod.rdma_names() == list(vf.rdma)
     link = pod.link("ib0")
