@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 
 SOURCES := $(shell find rdma_cni ipam frozen -name '*.py' -o -name '*.c' 2>/dev/null)
 
-.PHONY: help bundle image lint test test-lab reliability demo bench lab clean
+.PHONY: fuzz help bundle image lint test test-lab reliability demo bench lab clean
 
 help:
 	@echo 'make bundle   the frozen plugin: dist/rdma-cni/'
@@ -21,6 +21,7 @@ help:
 	@echo 'make lint     ruff and mypy --strict'
 	@echo 'make test     lint, bundle, then every test (unit, netns, lab)'
 	@echo '              TESTS="tests/unit -k mtu": only these; LAB_ARGS="-k mtu": only these in the guests'
+	@echo 'make fuzz     hostile input without end: FUZZ_MINUTES=10 in all, in rounds of FUZZ=1000 inputs a test'
 	@echo 'make reliability  the table of docs/reliability.md, of the faults that the last make test tried'
 	@echo 'make demo     a VF into each of two pods and back, in the lab, step by step'
 	@echo 'make bench    what a start, an ADD and a DEL cost; raw samples in build/bench.json'
@@ -90,6 +91,11 @@ test: lint bundle lab
 # The lab's tests alone: BOOT= one of the directories in tests/lab/guest; LAB_ARGS goes to pytest in the guest.
 test-lab: bundle lab
 	$(BIN)/python -m pytest tests/lab $(if $(BOOT),-k '$(BOOT)')
+
+# Other inputs in each round; what is found belongs into tests/fuzz/corpus.
+fuzz: bundle
+	@export FUZZ=$${FUZZ:-1000} FAULTS=/dev/null; end=$$((SECONDS + 60 * $${FUZZ_MINUTES:-10})); \
+	while [ $$SECONDS -lt $$end ]; do $(BIN)/python -m pytest -q tests/fuzz; done
 
 reliability: $(VENV_STAMP)
 	@$(BIN)/python tests/reliability/faults_table.py

@@ -70,10 +70,11 @@ def run(
             shown = answer[:80].decode(errors="backslashreplace")
             raise CniError(IPAM_NONSENSE, f"{what}: expected one JSON object, {problem}: {shown!r}")
         return value
-    code, message = (value.get("code"), value.get("msg")) if isinstance(value, dict) else (None, None)
-    if type(code) is int and 0 < code <= 0xFFFFFFFF and isinstance(message, str):
-        details = value.get("details") if isinstance(value, dict) else ""
-        raise CniError(code, f'plugin "{plugin}": {message}', details if isinstance(details, str) else "")
+    if isinstance(value, dict):
+        code, message, details = value.get("code"), value.get("msg"), value.get("details")
+        if type(code) is int and 0 < code <= 0xFFFFFFFF and isinstance(message, str):
+            raise CniError(code, f'plugin "{plugin}": {message}', details if isinstance(details, str) else "")
+        problem = f"found code {repr(code)[:40]} and msg {repr(message)[:200]}, expected a number and a text"
     ended = f"with signal {-status}" if status < 0 else f"with exit status {status}"
     raise CniError(
         IPAM_FAILED,

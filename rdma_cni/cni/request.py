@@ -64,7 +64,9 @@ class Request:
     def pod(self) -> str:
         """The pod that Kubernetes' runtimes name in CNI_ARGS, as namespace/name; "" when they do not."""
         name = self.args.get("K8S_POD_NAME", "")
-        return f"{self.args.get('K8S_POD_NAMESPACE', '')}/{name}" if name else ""
+        pod = f"{self.args.get('K8S_POD_NAMESPACE', '')}/{name}" if name else ""
+        # What is no UTF-8 in the environment has no place in a database.
+        return pod if pod.isascii() else pod.encode(errors="backslashreplace").decode()
 
     def at_least(self, version: str) -> bool:
         """Whether the caller speaks `version` (one of VERSIONS) or a newer one."""
