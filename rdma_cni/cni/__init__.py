@@ -2,3 +2,6 @@
 
 __version__ = "0.1.0"
 """Of the bundle: the protocol is what all of its programs share."""
+
+DIRECTORY = "/run/rdma-cni"
+"""Where the state lies, private to root."""

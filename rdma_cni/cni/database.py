@@ -9,6 +9,7 @@ import fcntl
 import posix
 import time
 
+from rdma_cni.cni import DIRECTORY as DIRECTORY  # noqa: PLC0414 - re-exported
 from rdma_cni.cni import log, system
 from rdma_cni.cni.errors import IO_FAILURE, TRY_AGAIN, CniError
 from rdma_cni.cni.sqlite import DatabaseError, connect
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from sqlite3 import Connection
 
-DIRECTORY = "/run/rdma-cni"
 _SQLITE_ERROR, _SQLITE_READONLY, _SQLITE_CORRUPT, _SQLITE_NOTADB = 1, 8, 11, 26
 PATIENCE = 10.0
 """Seconds that a process waits for a lock before it tells its caller to try again."""

@@ -6,6 +6,7 @@ Nothing else in the program prints to stdout or ends the process.
 import _signal  # type: ignore[import-not-found]
 import posix
 import sys
+import time
 
 from rdma_cni.cni import jsontext, log, system
 from rdma_cni.cni.errors import INTERNAL, INVALID_CONFIG, IO_FAILURE, TRY_AGAIN, CniError
@@ -46,8 +47,10 @@ def run(plugin: Plugin) -> int:
         if sys.stderr:
             sys.stderr.write(f"{plugin.about}\nCNI protocol versions supported: {', '.join(VERSIONS)}\n")
         return 0
+    began = time.monotonic()
     request = Request(command)
     undo = Undo()
+    counted = False
     try:
         for signal in _STOPPING:
             _signal.signal(signal, _terminated)
@@ -59,6 +62,8 @@ def run(plugin: Plugin) -> int:
         result = _dispatch(plugin, request, undo)
         # It is done: from here on a signal comes too late to undo anything.
         _ignore_signals()
+        _count(plugin, command, 0, began)
+        counted = True
         if result is not None:
             _print(result)
         undo.forget()
@@ -71,6 +76,8 @@ def run(plugin: Plugin) -> int:
     _ignore_signals()
     undo.roll_back()
     log.error(str(failure))
+    if not counted:
+        _count(plugin, command, failure.code, began)
     report: dict[str, object] = {"cniVersion": request.version, "code": failure.code, "msg": failure.message}
     if failure.details:
         report["details"] = failure.details
@@ -79,6 +86,19 @@ def run(plugin: Plugin) -> int:
     except CniError as error:
         log.error(str(error))
     return 1
+
+
+def _count(plugin: Plugin, command: str, code: int, began: float) -> None:
+    """Count the call, for `rdma-cni metrics`; VERSION is asked often and needs nothing."""
+    if command not in ("ADD", "DEL", "CHECK", "GC", "STATUS"):
+        return
+    try:
+        from rdma_cni.cni import calls
+
+        calls.record(plugin.name, command, code, time.monotonic() - began)
+    except Exception as error:
+        # All is done: nothing of this may fail the call.
+        log.debug(f"not counted: {error!r}")
 
 
 def _dispatch(plugin: Plugin, request: Request, undo: Undo) -> dict[str, object] | None:
