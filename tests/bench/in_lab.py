@@ -5,30 +5,44 @@ import os
 import subprocess
 from pathlib import Path
 
-from samples import BARE, RUNS, Samples, spawn
+from samples import BARE, RUNS, Samples, peak_memory, spawn
 
 RDMA = "/opt/cni/bin/rdma"
 HOST_DEVICE = "/opt/cni/bin/host-device"
 POD = "/run/netns/pod"
+IPV4, IPV6 = "10.56.2.0/24", "fd00:56:2::/64"
 
 
 def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
-def environment(command: str) -> dict[str, str]:
+def environment(command: str, ifname: str = "net1") -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "CNI_COMMAND": command,
         "CNI_CONTAINERID": "bench",
         "CNI_NETNS": POD,
-        "CNI_IFNAME": "net1",
+        "CNI_IFNAME": ifname,
         "CNI_PATH": "/opt/cni/bin",
     }
 
 
 def configuration(plugin: str, **more: object) -> bytes:
     return json.dumps({"cniVersion": "1.0.0", "name": f"bench-{plugin}", "type": plugin, **more}).encode()
+
+
+def ours(device: str, *subnets: str) -> bytes:
+    """`rdma` with node-subnet: the whole of each subnet is this node's."""
+    pools = [{"subnet": subnet, "nodePrefix": int(subnet.partition("/")[2])} for subnet in subnets]
+    ipam = {"type": "node-subnet", "nodeName": "bench", "nodes": {"bench": 0}, "pools": pools}
+    return configuration("rdma", deviceID=device, ipam=ipam)
+
+
+def theirs(device: dict[str, str], *subnets: str) -> bytes:
+    """Debian's Go `host-device` with `host-local`, which moves and addresses the netdev and no RDMA device."""
+    ipam = {"type": "host-local", "ranges": [[{"subnet": subnet}] for subnet in subnets]}
+    return configuration("host-device", **device, ipam=ipam)
 
 
 def chained(vf: str, samples: Samples) -> None:
@@ -44,31 +58,66 @@ def chained(vf: str, samples: Samples) -> None:
     }
     config = configuration("rdma", deviceID=vf, prevResult=result)
     for _ in range(RUNS):
-        samples["bare"].append(spawn(BARE, environment("ADD")))
-        samples["chained ADD"].append(spawn([RDMA], environment("ADD"), config))
-        samples["chained DEL"].append(spawn([RDMA], environment("DEL"), config))
+        for name, command, binary in (
+            ("bare", "", BARE),
+            ("chained ADD", "ADD", [RDMA]),
+            ("chained DEL", "DEL", [RDMA]),
+        ):
+            samples.setdefault(name, []).append(spawn(binary, environment(command), config))
     ip("-n", "pod", "link", "set", "net1", "down")
     ip("-n", "pod", "link", "set", "net1", "name", netdev, "netns", "1")
 
 
-def alone(vf: str, samples: Samples) -> None:
-    """The plugin beside Debian's Go `host-device`, on the same VF, each with host-local."""
-    ipam = {"type": "host-local", "ranges": [[{"subnet": "10.56.2.0/24"}]]}
-    ours = configuration("rdma", deviceID=vf, ipam=ipam)
-    theirs = configuration("host-device", pciBusID=vf, ipam=ipam)
+def alone(vf: str, samples: Samples, stack: str, *subnets: str) -> None:
+    """Both on the same VF, one after the other."""
     for _ in range(RUNS):
-        for name, binary, config in (("alone", RDMA, ours), ("host-device", HOST_DEVICE, theirs)):
+        for name, binary, config in (
+            ("alone", RDMA, ours(vf, *subnets)),
+            ("host-device", HOST_DEVICE, theirs({"pciBusID": vf}, *subnets)),
+        ):
             for command in ("ADD", "DEL"):
-                samples[f"{name} {command}"].append(spawn([binary], environment(command), config))
+                taken = spawn([binary], environment(command), config)
+                samples.setdefault(f"{name} {command}{stack}", []).append(taken)
+
+
+def rails(devices: list[str], samples: Samples) -> None:
+    """All functions into one pod, one after another, as a runtime does it."""
+    netdevs = [
+        os.listdir(f"/sys/bus/{'pci' if ':' in device else 'auxiliary'}/devices/{device}/net")[0] for device in devices
+    ]
+    for _ in range(RUNS):
+        for name, binary, configs in (
+            ("rails", RDMA, [ours(device, IPV4) for device in devices]),
+            # By its netdev: it does not know of auxiliary devices.
+            ("host-device rails", HOST_DEVICE, [theirs({"device": netdev}, IPV4) for netdev in netdevs]),
+        ):
+            for command in ("ADD", "DEL"):
+                taken = [spawn([binary], environment(command, f"net{n}"), config) for n, config in enumerate(configs)]
+                samples.setdefault(f"{name} {command}", []).append(sum(taken))
+
+
+def memory(vf: str, samples: Samples) -> None:
+    for _ in range(RUNS):
+        for name, binary, config in (
+            ("memory", RDMA, ours(vf, IPV4)),
+            ("host-device memory", HOST_DEVICE, theirs({"pciBusID": vf}, IPV4)),
+        ):
+            samples.setdefault(name, []).append(peak_memory([binary], environment("ADD"), config))
+            spawn([binary], environment("DEL"), config)
 
 
 def main() -> None:
-    names = ["bare", *(f"{n} {c}" for n in ("chained", "alone", "host-device") for c in ("ADD", "DEL"))]
-    samples: Samples = {name: [] for name in names}
-    vf = Path(os.path.realpath(next(Path("/sys/bus/pci/drivers/igb").glob("0000:*")) / "virtfn0")).name
+    samples: Samples = {}
+    pf = next(Path("/sys/bus/pci/drivers/igb").glob("0000:*"))
+    vfs = [Path(os.path.realpath(path)).name for path in sorted(pf.glob("virtfn*"))]
+    functions = [*vfs, *(path.name for path in Path("/sys/bus/auxiliary/devices").glob("mlx5_core.sf.*"))]
     ip("netns", "add", "pod")
-    chained(vf, samples)
-    alone(vf, samples)
+    chained(vfs[0], samples)
+    alone(vfs[0], samples, "", IPV4)
+    alone(vfs[0], samples, ", dual stack", IPV4, IPV6)
+    memory(vfs[0], samples)
+    if "BENCH_SKIP_RAILS" not in os.environ:
+        rails(functions, samples)
     Path("/out/samples.json").write_text(json.dumps(samples))
 
 
