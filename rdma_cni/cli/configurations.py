@@ -594,8 +594,9 @@ class _Judge:
                 for conf, found in network.node_subnets:
                     self._node_in(document, network, conf, found)
         for number, network in enumerate(self.networks):
-            for other in self.networks[:number]:
-                self._pair(network, other)
+            self._names(network, self.networks[:number])
+            for pool in network.pools:
+                self._overlaps(network, pool, [each for each in self.networks[:number] if each.name != network.name])
         for pod in self.pods:
             self._pod(pod)
 
@@ -621,9 +622,10 @@ class _Judge:
                     "one, or the node's name in `ipam.nodes`: this node gets no pods of that network",
                 )
 
-    def _pair(self, network: Network, other: Network) -> None:
-        same = network.name == other.name
-        if same and network.definition and other.definition:
+    def _names(self, network: Network, others: list[Network]) -> None:
+        for other in others:
+            if network.name != other.name or not network.definition or not other.definition:
+                continue
             # The same file may be named twice, and a definition be in two namespaces.
             if network.definition[1] != other.definition[1]:
                 self._warn(
@@ -632,23 +634,24 @@ class _Judge:
                     f"{network.name!r}, the name that the network of {other} has, too",
                     "a name of its own: a runtime's GC for one of them would take the interfaces of the other",
                 )
+                return
+
+    def _overlaps(self, network: Network, pool: Pool, others: list[Network]) -> None:
+        found = [(other, each) for other in others for each in other.pools if each.subnet.overlaps(pool.subnet)]
+        if not found:
             return
-        if same:
-            return
-        for pool in network.pools:
-            clash = next((each for each in other.pools if each.subnet.overlaps(pool.subnet)), None)
-            if clash is None:
-                continue
-            if clash.subnet.first == pool.subnet.first and clash.subnet.last == pool.subnet.last:
-                what = "the pool of"
-                if clash.rules == pool.rules:
-                    expected = "a pool for each rail: a pod with both would have two interfaces in one subnet"
-                else:
-                    expected = "a pool of its own: the two do not agree on which node has which addresses"
-            else:
-                what = f"which overlaps {clash.subnet} of"
-                expected = "pools that do not overlap: the two do not agree on which node has which addresses"
-            self._warn(network.document, pool.path, f"{pool.subnet}, {what} {other}", expected)
+        other, clash = found[0]
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        if str(clash.subnet) != str(pool.subnet):
+            what = f"which overlaps {clash.subnet} of"
+            expected = "pools that do not overlap: the two do not agree on which node has which addresses"
+        elif clash.rules != pool.rules:
+            what = "the pool of"
+            expected = "a pool of its own: the two do not agree on which node has which addresses"
+        else:
+            what = "the pool of"
+            expected = "a pool for each rail: a pod with both would have two interfaces in one subnet"
+        self._warn(network.document, pool.path, f"{pool.subnet}, {what} {other}{more}", expected)
 
     def _pod(self, pod: Pod) -> None:
         found: list[Network] = []

@@ -385,16 +385,15 @@ def test_what_passes_here_passes_the_plugins_own_check() -> None:
                 assert errors, conf
 
 
-def _texts_under(directory: str, *patterns: str) -> list[Path]:
-    return sorted(path for pattern in patterns for path in (ROOT / directory).rglob(pattern))
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*")) if path.suffix in (".yaml", ".json", ".conflist")]
 
 
-def test_the_examples_are_silent_and_so_are_pods_with_their_networks() -> None:
-    """Not all of them together: many are alternatives, which have one pool."""
-    groups = [[path] for path in _texts_under("examples", "*.conflist", "*.yaml", "node.json")]
-    multus = ROOT / "examples" / "multus"
-    groups += [[multus / "after-sriov.yaml", multus / "pod.yaml"]]
-    groups += [[multus / "eight-rails.yaml", multus / "pod-eight-rails.yaml"]]
-    assert len(groups) > 12
-    for group in groups:
-        assert [str(each) for each in validate_files([(str(path), path.read_bytes()) for path in group])] == []
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_silent(path: Path) -> None:
+    assert [str(each) for each in validate_files([(str(path), path.read_bytes())])] == []
+
+
+def test_examples_that_belong_together_are_silent_together() -> None:
+    files = [path for path in EXAMPLES if path.parent.name == "multus" and "eight" in path.name]
+    assert len(files) == 2
+    assert [str(each) for each in validate_files([(str(path), path.read_bytes()) for path in files])] == []
