@@ -499,20 +499,31 @@ def _remember_addresses(host: Host, attachment: Attachment, answer: "Result", li
 
 
 def _unaddress(attachment: Attachment, pod_links: Links) -> None:
-    """Remove from an interface that stays in the pod what this plugin set on it."""
+    """Remove from an interface that stays in the pod what this plugin set on it.
+
+    What is not there any more is no matter. Raises CniError 11 for what the kernel refuses for now.
+    """
     link = pod_links.get(attachment.ifname)
     if link is None:
         return
+    refusals = []
     for dst, gw, table in attachment.routes:
         try:
             pod_links.delete_route(link.ifindex, dst, gw, table=table)
         except NetlinkError as error:
             log.debug(f"the route to {dst}: {error}")
+            refusals.append(error)
     for address in attachment.addresses:
         try:
             pod_links.delete_address(link.ifindex, address)
         except NetlinkError as error:
             log.debug(f"the address {address}: {error}")
+            refusals.append(error)
+    for refusal in refusals:
+        if refusal.may_pass:
+            raise CniError(
+                TRY_AGAIN, f"the kernel refused to take an address or route off {attachment.ifname}: {refusal}"
+            )
 
 
 def _tell(conf: "NetConf", function: Function, devices: list[Device], undo: Undo) -> None:

@@ -6,7 +6,7 @@ of its RDMA device, and the one that is born on the host is the one to put right
 """
 
 import time
-from errno import EEXIST
+from errno import EACCES, EEXIST, EPERM
 
 from rdma_cni import netns
 from rdma_cni.cni import checks, log
@@ -122,6 +122,8 @@ def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Name
             try:
                 _rename_rdma(host, attachment, device, record.name)
             except NetlinkError as error:
+                if error.may_pass:
+                    raise
                 log.warning(
                     f"RDMA device {device.name!r} of {function.id} was {record.name!r} and cannot be again: {error}"
                 )
@@ -220,6 +222,8 @@ def _lend_again(host: Host, attachment: Attachment, record: NetdevRecord, functi
         if moved:
             resemble(inside, moved, record)
     except NetlinkError as error:
+        if error.may_pass:
+            raise
         log.warning(f"the IPoIB netdev of {function.id} cannot go to {attachment} again: {error}")
     finally:
         inside.close()
@@ -237,6 +241,8 @@ def resemble(links: Links, link: Link, record: NetdevRecord) -> None:
         for altname in wanted - set(link.altnames):
             links.add_altname(link.ifindex, altname)
     except NetlinkError as error:
+        if error.may_pass:
+            raise
         log.warning(f"{link.name!r} cannot have the names {sorted(wanted)} again: {error}")
 
 
@@ -291,7 +297,10 @@ def _unused(links: Links) -> str:
 
 
 def _restore(host: Host, link: Link, record: NetdevRecord, function: Function) -> None:
-    """Make a netdev on the host what it was. What the kernel does not let be is logged."""
+    """Make a netdev on the host what it was. What the kernel will never let be is logged.
+
+    Raises NetlinkError for what it refuses for now.
+    """
     links = host.links
     # An InfiniBand address is the hardware's: its first bytes change with each birth.
     mac = record.mac if record.kind != ARPHRD_INFINIBAND and record.mac not in ("", link.mac) else None
@@ -309,9 +318,14 @@ def _restore(host: Host, link: Link, record: NetdevRecord, function: Function) -
         if change:
             _attempt(f"{link.name!r} of {function.id} cannot have {what} again", links, link, change)
     # udev works on the same netdev at the same time, as it does on each that appears.
-    for _ in range(3):
-        if _restore_names(host, link, record, function):
+    for attempt in range(3):
+        refusal = _restore_names(host, link, record, function)
+        if refusal is None:
             break
+        if attempt == 2:
+            if refusal.may_pass:
+                raise refusal
+            log.warning(f"{link.name!r} of {function.id} cannot have its names again: {refusal}")
         again = links.get(link.ifindex)
         if again is None:
             return
@@ -324,11 +338,14 @@ def _attempt(what: str, links: Links, link: Link, change: dict[str, object]) -> 
     try:
         links.set(link.ifindex, **change)  # type: ignore[arg-type]
     except NetlinkError as error:
+        # Drivers answer EPERM where a VF may not choose its address, however often it is asked.
+        if error.may_pass and not (error.errno in (EPERM, EACCES) and "mac" in change):
+            raise
         log.warning(f"{what}: {error}")
 
 
-def _restore_names(host: Host, link: Link, record: NetdevRecord, function: Function) -> bool:
-    """Give a netdev on the host its names. False: something changed meanwhile, look again."""
+def _restore_names(host: Host, link: Link, record: NetdevRecord, function: Function) -> NetlinkError | None:
+    """Give a netdev on the host its names. What the kernel refused: something changed meanwhile, look again."""
     links = host.links
     name = record.name or link.name
     try:
@@ -352,8 +369,8 @@ def _restore_names(host: Host, link: Link, record: NetdevRecord, function: Funct
                 log.warning(f"{name!r} of {function.id} had the name {altname!r}, too; {other.name!r} has it now")
     except NetlinkError as error:
         log.info(f"the names of {link.name!r} of {function.id}: {error}")
-        return False
-    return True
+        return error
+    return None
 
 
 def _gives_way(host: Host, other: Link, name: str) -> bool:

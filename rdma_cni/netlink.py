@@ -7,7 +7,7 @@ import posix
 import sys
 from _socket import AF_NETLINK, MSG_DONTWAIT, SOCK_CLOEXEC, SOCK_RAW, socket
 from _struct import Struct
-from errno import errorcode
+from errno import EACCES, EAGAIN, EBUSY, EINTR, EIO, ENOBUFS, ENOMEM, EPERM, errorcode
 
 from rdma_cni.cni import system
 from rdma_cni.cni.errors import KERNEL_REFUSED, NO_PRIVILEGE, CniError
@@ -63,9 +63,14 @@ class NetlinkError(CniError):
     def __str__(self) -> str:
         return self._reason
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed when it is made again."""
+        return self.errno in (EAGAIN, EBUSY, EINTR, ENOBUFS, ENOMEM, EPERM, EACCES)
+
     def report(self, asked: str) -> CniError:
         """The error for the caller, who is told what was `asked` of the kernel."""
-        if errorcode.get(self.errno) in ("EPERM", "EACCES"):
+        if self.errno in (EPERM, EACCES):
             return CniError(
                 NO_PRIVILEGE, f"the kernel refused to {asked}: {self}; run as root with CAP_NET_ADMIN and CAP_SYS_ADMIN"
             )
@@ -157,7 +162,10 @@ class Socket:
         flags |= NLM_F_REQUEST
         if flags & NLM_F_DUMP != NLM_F_DUMP:
             flags |= NLM_F_ACK
-        self._socket.send(_header.pack(16 + len(payload), kind, flags, self._sequence, 0) + payload)
+        try:
+            self._socket.send(_header.pack(16 + len(payload), kind, flags, self._sequence, 0) + payload)
+        except OSError as error:
+            raise NetlinkError(error.errno or EIO) from None
         answers: list[bytes] = []
         interrupted = False
         size = 0
@@ -187,7 +195,7 @@ class Socket:
         except BlockingIOError:
             raise NetlinkError(110, "no answer for two minutes") from None
         except OSError as error:
-            raise NetlinkError(error.errno or 5) from None
+            raise NetlinkError(error.errno or EIO) from None
 
 
 def messages(data: bytes) -> "Iterator[tuple[int, int, int, bytes]]":
