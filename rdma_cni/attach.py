@@ -151,11 +151,12 @@ def delete(request: Request, own_allowed: bool) -> None:
                 OWN_NAMESPACE, f"CNI_NETNS: found {request.netns[:200]!r}, the plugin's own namespace, expected a pod's"
             )
         for attachment in [known] if known else _lost(host, request, conf, pod):
-            _detach(host, attachment, pod)
             if conf.runtimeConfig and conf.runtimeConfig.CNIDeviceInfoFile:
                 from rdma_cni import deviceinfo
 
+                # First: a DEL that is killed is called again, and does all of this while the state has it.
                 deviceinfo.remove(conf.runtimeConfig.CNIDeviceInfoFile, Function(attachment.function))
+            _detach(host, attachment, pod)
     finally:
         if pod:
             pod.close()

@@ -5,6 +5,7 @@ to the same file; what they wrote stays. It is information: a file that cannot b
 """
 
 import os
+from errno import ENOSPC
 
 from rdma_cni.cni import jsontext, log
 from rdma_cni.cni.typecast import cast
@@ -32,6 +33,8 @@ def write(path: str, function: Function, rdma_names: list[str]) -> None:
 def remove(path: str, function: Function) -> None:
     """Take what `write` wrote out of the file, and the file away when nothing else is in it."""
     try:
+        if os.path.lexists(_temporary(path)):
+            os.unlink(_temporary(path))
         info = _read(path)
         pci = info.get("pci") if info else None
         if info is None or not isinstance(pci, dict) or _KEY not in pci:
@@ -81,12 +84,24 @@ def _replace(path: str, info: dict[str, object]) -> None:
     directory = path.rpartition("/")[0] or "/"
     if not os.path.isdir(directory):
         os.makedirs(directory, 0o755)
-    temporary = f"{path}.rdma-{os.getpid()}"
+    temporary = _temporary(path)
+    if os.path.lexists(temporary):
+        # Of one that was killed while it wrote.
+        os.unlink(temporary)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, jsontext.dump(info))
-        os.close(fd)
+        data = jsontext.dump(info)
+        try:
+            if os.write(fd, data) < len(data):
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+        finally:
+            os.close(fd)
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _temporary(path: str) -> str:
+    """The file under its name of while it is written: the plugins of an attachment write one after the other."""
+    return f"{path}.rdma-new"
