@@ -1,6 +1,7 @@
 """Which node this is, and which subnets of the pools are its own."""
 
 import posix
+from _stat import S_ISREG
 
 from ipam.pool import Pool, Range, listed, parts, pools, require_own
 from rdma_cni.cni import jsontext, validate
@@ -60,12 +61,18 @@ def shares(conf: "models.NodeSubnet") -> list[Share]:
 
 def _node_file() -> "models.NodeFile | None":
     try:
-        fd = posix.open(NODE_FILE, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        fd = posix.open(NODE_FILE, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise CniError(INVALID_CONFIG, f"{NODE_FILE}: cannot be read: {error.strerror}; see who writes it") from None
     try:
+        status = posix.fstat(fd)
+        # Whoever can write it chooses this node's addresses.
+        if not S_ISREG(status.st_mode) or status.st_uid != posix.geteuid() or status.st_mode & 0o022:
+            raise ValueError(
+                f"mode {status.st_mode:o} and user {status.st_uid}, not a plain file that only root writes"
+            )
         data = posix.read(fd, _MAX_NODE_FILE + 1)
         if len(data) > _MAX_NODE_FILE:
             raise ValueError(f"more than {_MAX_NODE_FILE} bytes")

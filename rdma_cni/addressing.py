@@ -128,6 +128,14 @@ def network(dst: str) -> str:
     return f"{inet_ntop(family, raw)}/{length}"
 
 
+def is_hosts(cidr: str) -> bool:
+    """Whether an interface can have the address: not the unspecified one, no multicast, no broadcast."""
+    family, raw, _ = packed(cidr)
+    if family == AF_INET:
+        return raw[0] != 0 and not 224 <= raw[0] < 240 and raw != b"\xff\xff\xff\xff"
+    return any(raw) and raw[0] != 0xFF
+
+
 def _await_unique(links: Links, link: Link, addresses: list[str]) -> None:
     """Wait until duplicate address detection has made IPv6 addresses usable."""
     deadline = time.monotonic() + _DAD_PATIENCE

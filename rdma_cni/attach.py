@@ -50,6 +50,7 @@ _REBIRTH_PATIENCE = 5.0
 def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     """ADD: give the VF's RDMA devices, and its netdev when the plugin stands alone, to the pod."""
     conf = config.load(request)
+    netns.require_privilege()
     pod = netns.open_pod(request.netns, own_allowed=own_allowed)
     undo.lend(pod.close)
     host = Host()
@@ -141,6 +142,7 @@ def delete(request: Request, own_allowed: bool) -> None:
     """DEL: the mirror image of ADD, for whatever of it is still there."""
     conf = config.load(request)
     ipam = allocation.of(request, conf)
+    netns.require_privilege()
     host = Host()
     pod = netns.open_if_there(request.netns) if request.netns else None
     try:
@@ -174,6 +176,7 @@ def delete(request: Request, own_allowed: bool) -> None:
 def check(request: Request, own_allowed: bool) -> None:
     """CHECK: what ADD made is there still. Raises CniError 111 for what differs."""
     conf = config.load(request)
+    netns.require_privilege()
     pod = netns.open_pod(request.netns, own_allowed=own_allowed)
     host = Host()
     pod_links = links_in(pod)
@@ -204,6 +207,7 @@ def gc(request: Request) -> None:
     valid = valid_attachments(request)
     conf = config.load(request)
     ipam = allocation.of(request, conf)
+    netns.require_privilege()
     collects = ipam is not None and ipam.collects()
     failures: list[CniError] = []
     kept: list[Attachment] = []
@@ -239,6 +243,7 @@ def status(request: Request) -> None:
     conf = config.load(request)
     host = Host()
     try:
+        netns.require_privilege()
         _require_exclusive(host)
         host.state.of_network(request.network)
     except CniError as error:
@@ -487,6 +492,12 @@ def _addresses(raw: dict[str, object], plugin: str) -> "Result":
         raise CniError(
             IPAM_NO_ADDRESS, f'plugin "{plugin}": found no address in its answer (ips), expected at least one'
         )
+    for number, ip in enumerate(answer.ips):
+        if not addressing.is_hosts(ip.address):
+            raise CniError(
+                IPAM_NONSENSE,
+                f'answer of plugin "{plugin}": ips[{number}].address: found {ip.address}, expected a host\'s address',
+            )
     return answer
 
 
@@ -572,7 +583,7 @@ def _result(request: Request, function: Function, link: Link | None, addresses: 
         if not request.at_least("1.1.0"):
             for key in ("mtu", "socketPath", "pciID"):
                 entry.pop(key, None)
-    if interfaces or "interfaces" in result:
+    if interfaces:
         result["interfaces"] = interfaces
     ips = cast("list[dict[str, object]]", result.get("ips") or [])
     for given in cast("list[dict[str, object]]", addresses.get("ips") or []):
@@ -580,10 +591,10 @@ def _result(request: Request, function: Function, link: Link | None, addresses: 
         if number is not None:
             ip["interface"] = number
         ips = [*ips, ip]
-    if ips or "ips" in result:
+    if ips:
         result["ips"] = [_ip(request, ip) for ip in ips]
     routes = [*cast("list[object]", result.get("routes") or []), *cast("list[object]", addresses.get("routes") or [])]
-    if routes or "routes" in result:
+    if routes:
         result["routes"] = routes
     dns = addresses.get("dns")
     if dns and not result.get("dns"):

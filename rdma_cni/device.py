@@ -96,6 +96,9 @@ class Function:
 
     def link_layers(self, rdma_name: str) -> list[str]:
         """The link layer of each port of an RDMA device that is on the host."""
+        if not _listable(rdma_name):
+            # No directory has that name, and the path would lead elsewhere.
+            return []
         ports = f"/sys/{self._path}/infiniband/{rdma_name}/ports"
         try:
             return [_read(f"{ports}/{port}/link_layer") for port in sorted(posix.listdir(ports), key=len)]

@@ -30,6 +30,26 @@ _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432
 _FSOPEN_CLOEXEC, _FSCONFIG_CMD_CREATE, _FSMOUNT_CLOEXEC, _MOUNT_ATTR_RDONLY = 1, 6, 1, 1
 
 
+_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}  # linux/capability.h
+
+
+def require_privilege() -> None:
+    """Raises CniError 112, naming the capabilities that this process lacks, before anything is touched."""
+    fd = posix.open("/proc/self/status", posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        status = posix.read(fd, 8192)
+    finally:
+        posix.close(fd)
+    has = int(status.partition(b"\nCapEff:\t")[2][:16] or b"0", 16)
+    missing = [name for number, name in _CAPABILITIES.items() if not has >> number & 1]
+    if missing:
+        raise CniError(
+            NO_PRIVILEGE,
+            f"privilege: found user {posix.geteuid()} without {' and '.join(missing)}, expected "
+            f"{' and '.join(_CAPABILITIES.values())} in the host's user namespace: run as root",
+        )
+
+
 class _Int(_SimpleCData):  # type: ignore[type-arg]
     _type_ = "i"
 
@@ -123,7 +143,11 @@ def _enter(fd: int) -> None:
     try:
         setns(fd)
     except PermissionError:
-        raise CniError(NO_PRIVILEGE, "a network namespace cannot be entered: run as root with CAP_SYS_ADMIN") from None
+        raise CniError(
+            NO_PRIVILEGE,
+            "privilege: found that this process may not enter a network namespace, expected CAP_SYS_ADMIN in the user "
+            "namespace that it belongs to: run as root of the host",
+        ) from None
 
 
 def open_pod(path: str, *, own_allowed: bool) -> Namespace:

@@ -167,7 +167,7 @@ class State(Database):
             )
 
     def remove(self, attachment: Attachment) -> None:
-        self.execute(
+        self.reclaim(
             "DELETE FROM attachment WHERE network=? AND container=? AND ifname=? AND function=?",
             (attachment.network, attachment.container, attachment.ifname, attachment.function),
         )

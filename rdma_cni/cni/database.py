@@ -247,6 +247,17 @@ class Database:
         except DatabaseError as error:
             raise self._failure(error) from None
 
+    def reclaim(self, statement: str, values: "Iterable[object]" = ()) -> None:
+        """As `execute`, for what only takes away: it succeeds where there is no room for a journal, too."""
+        try:
+            self.execute(statement, values)
+        except CniError as error:
+            if error.code != IO_FAILURE:
+                raise
+            # In memory; a process that is killed just now leaves a damaged file, which is recovered from.
+            self.execute("PRAGMA journal_mode=MEMORY")
+            self.execute(statement, values)
+
     def __enter__(self) -> "Database":
         """Begin a transaction that no other process is writing beside.
 

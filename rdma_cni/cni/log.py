@@ -23,13 +23,18 @@ def about(subject: str) -> None:
 def configure(level: str, path: str) -> None:
     """Log from `level` (a key of LEVELS) up, to the file at `path`; "" is stderr.
 
-    The file is created with mode 0600 and is never reached through a symlink. Raises OSError.
+    The file is created with mode 0600, whatever the umask, and is never reached through a symlink. One
+    that is there keeps its mode, which may be an operator's choice. Raises OSError.
     """
     global _threshold, _fd
     _threshold = LEVELS[level]
     if path:
-        flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK
-        _fd = posix.open(path, flags, 0o600)
+        flags = posix.O_WRONLY | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK
+        try:
+            _fd = posix.open(path, flags)
+        except FileNotFoundError:
+            _fd = posix.open(path, flags | posix.O_CREAT, 0o600)
+            posix.fchmod(_fd, 0o600)
 
 
 def error(message: str) -> None:
