@@ -144,7 +144,7 @@ class Range:
     `gateway` is an address or None; `length` is the prefix length that the pods' addresses have.
     """
 
-    __slots__ = ("_blocked", "gateway", "length", "subnet")
+    __slots__ = ("blocked", "gateway", "length", "subnet")
 
     def __init__(self, pool: Pool, own: Subnet) -> None:
         self.subnet = own
@@ -163,11 +163,11 @@ class Range:
             self.gateway = pool.flat_gateway
         if self.gateway is not None:
             blocked.append((self.gateway, self.gateway, "the gateway"))
-        self._blocked = sorted(blocked)
+        self.blocked = sorted(blocked)
 
     def why_not(self, address: int) -> str:
         """Why an address of this subnet is never given; "" when it may be."""
-        for first, last, why in self._blocked:
+        for first, last, why in self.blocked:
             if first <= address <= last:
                 return why
         return ""
@@ -175,7 +175,7 @@ class Range:
     def next(self, address: int) -> int | None:
         """The lowest address from `address` up that may be given, or None."""
         address = max(address, self.subnet.first)
-        for first, last, _ in self._blocked:
+        for first, last, _ in self.blocked:
             if address < first:
                 break
             if address <= last:

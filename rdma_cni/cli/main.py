@@ -19,6 +19,9 @@ from rdma_cni.cni.request import VERSIONS
 COMMANDS = {
     "devices": "Show the node's RDMA functions, also those inside pods.",
     "validate": "Check CNI configurations, definitions, pods and node.json.",
+    "attachments": "Show what pods were given, compared with what the kernel has.",
+    "ipam": "Show pools, room and reservations; free an address.",
+    "gc": "Take back what pods have left behind that are gone.",
     "install": "Put the bundle into a directory of CNI plugins.",
     "uninstall": "Remove it, and bring back what was there before.",
     "completion": "Print a shell's completion script.",
