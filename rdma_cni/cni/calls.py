@@ -7,6 +7,7 @@ and waits for nobody for long: a call that cannot be counted is not.
 
 import posix
 import time
+from _stat import S_ISDIR, S_ISREG
 
 from rdma_cni.cni import DIRECTORY
 
@@ -46,7 +47,7 @@ def record(plugin: str, command: str, code: int, seconds: float) -> None:
             posix.mkdir(DIRECTORY, 0o700)
             fd = _open()
         try:
-            if _lock(fd):
+            if _is_roots(fd) and _lock(fd):
                 _add(fd, f"{plugin} {command} {code} ".encode(), round(seconds * 1e6))
         finally:
             # The lock goes with it.
@@ -57,6 +58,18 @@ def record(plugin: str, command: str, code: int, seconds: float) -> None:
 
 def _open() -> int:
     return posix.open(FILE, posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC, 0o600)
+
+
+def _is_roots(fd: int) -> bool:
+    """Whether file and directory are what `Database` would take, too: in another's place nothing is written."""
+    directory, file, user = posix.lstat(DIRECTORY), posix.fstat(fd), posix.geteuid()
+    return (
+        S_ISDIR(directory.st_mode)
+        and directory.st_uid == file.st_uid == user
+        and not directory.st_mode & 0o022
+        and S_ISREG(file.st_mode)
+        and file.st_nlink == 1
+    )
 
 
 def _lock(fd: int) -> bool:

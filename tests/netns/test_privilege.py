@@ -43,7 +43,7 @@ def test_a_capability_that_is_missing_is_named_in_one_line(
     assert answer.json["msg"].startswith(f"privilege: found user 0 without {names}, expected ")
     assert answer.stderr.count("\n") == 1
     # Before anything was touched.
-    assert not (run_dir / "rdma-cni").exists()
+    assert not (run_dir / "rdma-cni" / "state.db").exists()
 
 
 @pytest.mark.fault("privilege", "the caller is not root")
@@ -115,6 +115,30 @@ def test_nothing_is_made_but_below_the_directory_of_the_state(node: Node, tmp_pa
     outside = {path for path in seen if path.startswith("/") and not path.startswith("/run/rdma-cni")}
     assert outside <= {"/dev/null"}, outside
     assert any(path.endswith("reservations.db-journal") for path in seen), seen
+
+
+@pytest.mark.fault("privilege", "a place for the state that is another's: what is counted")
+@pytest.mark.parametrize("kind", ["another's directory", "a link", "another's file", "a second name of a file"])
+def test_no_call_is_counted_in_anothers_place(rdma: Rdma, run_dir: Path, kind: str) -> None:
+    state, victim = run_dir / "rdma-cni", run_dir / "victim"
+    victim.write_text("as it was")
+    if kind == "a link":
+        (run_dir / "elsewhere").mkdir(mode=0o700)
+        state.symlink_to("elsewhere")
+    else:
+        state.mkdir(mode=0o700)
+    counted = state / "calls"
+    if kind == "another's directory":
+        os.chown(state, NOBODY, NOBODY)
+        os.link(victim, counted)
+    elif kind == "another's file":
+        counted.write_text("as it was")
+        os.chown(counted, NOBODY, NOBODY)
+    elif kind == "a second name of a file":
+        os.link(victim, counted)
+    rdma("DEL", CONF)
+    assert victim.read_text() == "as it was"
+    assert not counted.exists() or counted.read_text() in ("as it was", "")
 
 
 # The log's file
