@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,7 @@ int main(int argc, char **argv)
 	char home[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", home, sizeof(home) - 1);
 	char **next = arguments, *program;
+	sigset_t interrupt;
 	struct stat in;
 	int i;
 
@@ -62,6 +64,13 @@ int main(int argc, char **argv)
 	*next++ = (char *)name;
 	for (i = 1; i < argc; i++)
 		*next++ = argv[i];
+	/*
+	 * The interpreter would tell of a SIGINT with a traceback before there is anything to take it: it
+	 * waits until then (start.py).
+	 */
+	sigemptyset(&interrupt);
+	sigaddset(&interrupt, SIGINT);
+	sigprocmask(SIG_BLOCK, &interrupt, NULL);
 	/*
 	 * PyInstaller's bootloader would start itself once more, to have LD_LIBRARY_PATH set. These tell
 	 * it that it has done so: the loader was given the path.

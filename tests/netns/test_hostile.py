@@ -11,6 +11,7 @@ from typing import Any
 import guest
 import pytest
 from conftest import BUNDLE
+from record import Tried
 
 BASE: dict[str, Any] = {"cniVersion": "1.1.0", "name": "net", "type": "rdma"}
 RANDOM = random.Random(7)  # noqa: S311 - the same moments each time
@@ -50,7 +51,9 @@ def test_many_mistakes_are_not_all_told() -> None:
     assert len(answer.stdout) < 8192
 
 
-def test_a_signal_at_any_moment_leaves_one_object_or_nothing() -> None:
+@pytest.mark.fault("signals", "SIGTERM or SIGINT at a moment of the start or of an ADD")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_any_moment_leaves_one_object_or_nothing(sent: signal.Signals, tried: Tried) -> None:
     """Nothing, when it came before the plugin was there to take it."""
     env = guest.cni_environment("ADD", "c", "/nowhere", "net1")
     config = json.dumps(BASE | {"deviceID": "0000:00:00.0"}).encode()
@@ -64,8 +67,9 @@ def test_a_signal_at_any_moment_leaves_one_object_or_nothing() -> None:
         process.stdin.close()
         process.stdin = None
         time.sleep(RANDOM.random() * 0.03)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(sent)
         out, err = process.communicate(timeout=30)
+        tried()
         assert b"Traceback" not in err, err
         assert b"panic" not in err, err
         if process.returncode == 1:
@@ -73,5 +77,5 @@ def test_a_signal_at_any_moment_leaves_one_object_or_nothing() -> None:
             assert code in (3, 11), out
             seen.add(code)
         else:
-            assert (process.returncode, out) == (-signal.SIGTERM, b""), (process.returncode, out, err)
+            assert (process.returncode, out) == (-sent, b""), (process.returncode, out, err)
     assert seen
