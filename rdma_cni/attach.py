@@ -92,8 +92,9 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     attachment.netdev = _record(netdev) if netdev else None
     attachment.borrowed = _record(borrowed) if borrowed else None
     its_own = _its_own(conf, pod_links, borrowed) if borrowed else ([], [])
-    host.state.put(attachment)
+    # Beforehand: a signal may come right after it is written down.
     undo.push(f"take {function.id} back", lambda: _release(host, attachment, pod))
+    host.state.put(attachment)
 
     for found in devices:
         _move_rdma(host, found, pod)
