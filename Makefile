@@ -75,6 +75,14 @@ IMAGE := build/rdma-cni-image.tar
 image: bundle
 	@$(BIN)/python frozen/image.py dist/rdma-cni $(IMAGE) rdma-cni:$$(dist/rdma-cni/rdma-cni --version | cut -d' ' -f2 | tr -d ,)
 
+# Checks the metrics and the alert rules. Out of Debian's package, which would start a server if it were installed.
+build/promtool:
+	@mkdir -p build
+	@cd build && { apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; } \
+		> promtool.log 2>&1 || { cat promtool.log; exit 1; }
+	@dpkg-deb --fsys-tarfile build/prometheus_*.deb | tar -xOf - ./usr/bin/promtool > $@.new
+	@rm build/prometheus_*.deb; chmod 755 $@.new; mv $@.new $@
+
 lint: system $(VENV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -84,7 +92,7 @@ lab:
 	@tests/lab/lab setup
 
 # Each test says in build/faults.jsonl which faults it tried.
-test: lint bundle lab
+test: lint bundle lab build/promtool
 	$(if $(TESTS),,@rm -f build/faults.jsonl)
 	$(BIN)/python -m pytest $(TESTS)
 

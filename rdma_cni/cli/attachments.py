@@ -43,7 +43,7 @@ def command(pod: str | None, network: str | None, as_json: bool) -> int:
             if asked is not None and asked not in known:
                 raise click.BadParameter(f"found no attachment of {asked!r}{nearest(asked, known)}", param_hint=option)
     if as_json:
-        print_json({"attachments": found, "damaged": held.damaged, "problems": held.problems})
+        print_json({"format": 1, "attachments": found, "damaged": held.damaged, "problems": held.problems})
     else:
         _print(found, held)
     return FINDINGS if held.damaged or any(each.state != holdings.IN_PLACE for each in found) else 0

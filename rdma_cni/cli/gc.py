@@ -40,7 +40,16 @@ def command(dry_run: bool, as_json: bool) -> int:
     if as_json:
         taken = [] if dry_run else [each for each in gone if each not in failures]
         failed = [{"attachment": each, "problem": problem} for each, problem in failures.items()]
-        print_json({"stale": gone, "collected": taken, "failed": failed, "unknown": left, "problems": held.problems})
+        print_json(
+            {
+                "format": 1,
+                "stale": gone,
+                "collected": taken,
+                "failed": failed,
+                "unknown": left,
+                "problems": held.problems,
+            }
+        )
     else:
         _print(held, gone, left, failures, dry_run=dry_run)
     return FINDINGS if failures or left or (dry_run and gone) else 0

@@ -51,7 +51,9 @@ def command(ctx: click.Context, network: str | None, pod: str | None, as_json: b
         raise click.BadParameter(f"found no reservation of {network!r}{known}", param_hint="--network")
     if as_json:
         shares = [{**vars(room), "free": room.free} for room in held.rooms]
-        print_json({"pools": shares, "reservations": found, "damaged": held.damaged, "problems": held.problems})
+        print_json(
+            {"format": 1, "pools": shares, "reservations": found, "damaged": held.damaged, "problems": held.problems}
+        )
     else:
         _print(held, found)
     return FINDINGS if held.damaged or any(each.state == holdings.LEFT for each in found) else 0

@@ -21,6 +21,7 @@ COMMANDS = {
     "validate": "Check CNI configurations, definitions, pods and node.json.",
     "attachments": "Show what pods were given, compared with what the kernel has.",
     "ipam": "Show pools, room and reservations; free an address.",
+    "metrics": "Prometheus metrics: printed, written to a file, or served.",
     "gc": "Take back what pods have left behind that are gone.",
     "install": "Put the bundle into a directory of CNI plugins.",
     "uninstall": "Remove it, and bring back what was there before.",

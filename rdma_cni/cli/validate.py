@@ -47,7 +47,7 @@ def command(files: tuple[str, ...], errors: bool, as_json: bool) -> int:
     if errors:
         findings = [finding for finding in findings if finding.severity == configurations.ERROR]
     if as_json:
-        print_json(findings)
+        print_json({"format": 1, "findings": findings})
     else:
         from rdma_cni.cli import output
 

@@ -36,6 +36,7 @@ def runtime_payload(directory: Path) -> list[Path]:
 def examples(directory: Path) -> Path:
     """A copy of examples/ with its YAML as JSON: the guest's Python reads no other."""
     copy = shutil.copytree(LAB.parent.parent / "examples", directory / "examples")
+    shutil.rmtree(copy / "monitoring")
     for path in copy.rglob("*.yaml"):
         path.write_text(json.dumps(list(yaml.safe_load_all(path.read_text()))))
     return copy
