@@ -237,7 +237,10 @@ class Database:
                 log.warning(f"{log_line}; {outcome}")
             connection.execute("COMMIT")
         except DatabaseError as error:
-            raise self._failure(error) from None
+            # Nothing is known of the file in use by what befalls the one that is to come.
+            raise CniError(
+                IO_FAILURE, f"{self.path}: cannot be made: {error}; is there room, and may root write there?"
+            ) from None
         return connection
 
     def execute(self, statement: str, values: "Iterable[object]" = ()) -> list[tuple[object, ...]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import guest
 import pytest
-from calls import Call, Run, plain_words
-from node_subnet import POOL, POOL6, Node, a_node, conf, one_pool
+from calls import Call, Run, Stopped, plain_words
+from node_subnet import NODE_SUBNET, POOL, POOL6, Node, a_node, conf, finish, one_pool
 from record import Tried
 
 # One address for one container, beside one that another network's container has.
@@ -165,4 +165,32 @@ def test_rdma_that_cannot_make_its_state_says_so_and_makes_it_the_next_time(
             again: Any = rdma("DEL", RDMA)
             assert (again.code, again.stdout) == (0, ""), (call, failure, again)
             tried()
-    assert tried.count > 20
+    assert tried.count > 10
+
+
+@pytest.mark.fault("together", "node-subnet stands still while it writes")
+def test_while_one_stands_still_in_its_writing_the_others_say_who_in_their_time(
+    call_run: Run, tried: Tried, tmp_path: Path
+) -> None:
+    """They wait the ten seconds that they wait on a node, all of them at once."""
+    with a_node() as node:
+        calls = changing_calls(node, "ADD", call_run)
+        (first, *_) = [call for call in calls if call.what.endswith("/reservations.db") and call.name == "pwrite"]
+        command = [*node.inside, *call_run.at(first.number, "stop"), NODE_SUBNET]
+        env = guest.cni_environment("ADD", "c1", "/run/netns/none", "net1")
+        stopped = Stopped(call_run, command, CONFIG, env)
+        try:
+            waiting = [
+                node.start("ADD", NEIGHBOUR, "c3"),
+                node.start("DEL", NEIGHBOUR, "c0"),
+                node.start("DEL", CONFIG),
+            ]
+            for process in waiting:
+                answer = finish(process)
+                assert answer.error == 11, answer
+                assert f"process {stopped.pid}" in answer.json["msg"], answer
+                tried()
+        finally:
+            answer = stopped.go_on()
+        assert answer.ok, answer
+        assert recorded(node) == ["c0", "c1", "c1"]

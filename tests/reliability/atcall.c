@@ -6,7 +6,7 @@
  *   list      nothing: the program runs to its end
  *   kill      SIGKILL; the call is not made
  *   term      SIGTERM
- *   stop      SIGSTOP, and atcall ends: the program stays as it is
+ *   stop      it stands still, and atcall with it, which stops itself (SIGSTOP) until it gets a SIGCONT
  *   fail=E    the call is not made and fails with errno E
  *   refuse=E  a netlink request is not made, and the kernel's answer to it says E
  *
@@ -234,10 +234,8 @@ int main(int argc, char **argv)
 					} else if (!strcmp(action, "term")) {
 						kill(pid, SIGTERM);
 					} else if (!strcmp(action, "stop")) {
-						fclose(report);
-						kill(pid, SIGSTOP);
-						ptrace(PTRACE_DETACH, pid, 0, 0);
-						return 0;
+						fflush(report);
+						raise(SIGSTOP);
 					} else if (!strncmp(action, "fail", 4)) {
 						regs.orig_rax = -1;
 						regs.rax = -error;

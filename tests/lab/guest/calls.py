@@ -3,12 +3,17 @@
 The work is done by `atcall` (tests/reliability/atcall.c), on the machine and in the guest.
 """
 
+import json
 import os
 import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from errno import EBUSY, EIO, ENOBUFS, ENOSPC, EPERM
 from pathlib import Path
 
+import guest
 from guest import Answer
 
 ATCALL = os.environ.get("ATCALL", "/payload/atcall")
@@ -39,14 +44,14 @@ class Call:
 
     @property
     def failures(self) -> list[str]:
-        """How it may fail, as actions of `atcall`."""
+        """How it may fail, as actions of `atcall`. To whoever writes a file, one want is as good as another."""
         if self.name in _SENDING:
             # A type below 16 is no request: a packet.
             request = int(self.what.split(" ")[2]) >= 16
             return [f"fail={ENOBUFS}", *([f"refuse={EBUSY}", f"refuse={EPERM}"] if request else [])]
         if self.name in (*_ENTERING, "fchown", "fchmod", "chmod"):
             return [f"fail={EPERM}"]
-        return [f"fail={ENOSPC}", f"fail={EIO}"]
+        return [f"fail={ENOSPC if self.number % 2 else EIO}"]
 
 
 class Run:
@@ -84,6 +89,36 @@ class Run:
 def _plain(line: str) -> str:
     """A report's line without what differs from run to run."""
     return re.sub(r"\d+", "", line) if not line.startswith(_SENDING) else line
+
+
+class Stopped:
+    """A command that stands still just before one of its calls, until it is told to go on.
+
+    `command` is all of the command line, `run.at(..., "stop")` first; `pid` is the plugin's own process.
+    """
+
+    def __init__(self, run: Run, command: Sequence[str], config: object, env: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(config).encode())
+        self._process.stdin.close()
+        self._process.stdin = None
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        assert guest.eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] in "TZ", seconds=30)
+        assert self._process.poll() is None, self._process.communicate()
+        self.pid = run.pid
+
+    def go_on(self) -> Answer:
+        """What it says in the end."""
+        self._process.send_signal(signal.SIGCONT)
+        stdout, stderr = self._process.communicate(timeout=120)
+        return Answer(self._process.returncode, stdout.decode(), stderr.decode(errors="replace"))
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        assert self.go_on().code == 128 + signal.SIGKILL
 
 
 def plain_words(answer: Answer) -> None:
