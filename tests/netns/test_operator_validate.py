@@ -2,8 +2,10 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+import guest
 import pytest
 from conftest import BUNDLE, ROOT
 
@@ -78,3 +80,33 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path: Path) 
     done = validate(path)
     assert "\x1b" not in done.stdout + done.stderr
     assert "\\x1b[31m" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"mtu": "9000"},
+        {"mac": "01:00:00:00:00:01"},
+        {"logFile": "relative"},
+        {"deviceID": "0000:03:00.2"},
+        {"ifName": "rail1"},
+        {"pf": []},
+        {"args": {"cni": {"rdmaDeviceName": "a/b"}}},
+        {"ipam": {"type": "rdma"}},
+        {"ipam": {"pools": []}},
+        {"ipam": {"type": "../x"}},
+    ],
+)
+def test_what_it_refuses_the_plugin_refuses_in_the_same_words(
+    keys: dict[str, object], rdma: Callable[..., guest.Answer]
+) -> None:
+    conf = {key: value for key, value in WRONG.items() if key not in ("mtu", "logLevl")} | keys
+    (found,) = [
+        each
+        for each in json.loads(validate("--json", "-", stdin=json.dumps(conf)).stdout)["findings"]
+        if each["severity"] == "error"
+    ]
+    answer = rdma("ADD", conf)
+    assert answer.error == 7
+    assert answer.json["msg"].startswith(f"{found['field']}: found {found['found']}")
+    assert found["expected"] in answer.json["msg"]
