@@ -92,6 +92,8 @@ def _replace(path: str, info: dict[str, object]) -> None:
     try:
         data = jsontext.dump(info)
         try:
+            # Its readers are others; the caller's umask is not about them.
+            os.fchmod(fd, 0o644)
             if os.write(fd, data) < len(data):
                 raise OSError(ENOSPC, os.strerror(ENOSPC))
         finally:

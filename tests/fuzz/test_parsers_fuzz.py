@@ -55,7 +55,7 @@ def test_any_configuration_and_answer_is_a_result_or_an_error(
     except CniError as error:
         assert error.message  # noqa: PT017 - it may also succeed
         return
-    assert json.loads(jsontext.dump(result))["cniVersion"] == version
+    assert json.loads(jsontext.dump(result))["cniVersion"] == request.version
 
 
 def acknowledged() -> Iterator[bytes]:

@@ -153,6 +153,22 @@ def test_a_log_file_is_made_for_root_alone_whatever_the_umask(rdma: Rdma, run_di
     assert "mtu" in (run_dir / "log").read_text()
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
+def test_what_multus_is_told_can_be_read_by_all_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    """As a module: on this machine no VF with an RDMA device can be attached."""
+    from rdma_cni import deviceinfo
+    from rdma_cni.device import Function
+
+    path = tmp_path / "info.json"
+    before = os.umask(umask)
+    try:
+        deviceinfo.write(str(path), Function("0000:ff:1f.7"), ["rocep1s0"])
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o7777 == 0o644
+    assert "rocep1s0" in path.read_text()
+
+
 def test_a_log_file_that_is_there_keeps_its_mode(rdma: Rdma, run_dir: Path) -> None:
     (run_dir / "log").touch()
     (run_dir / "log").chmod(0o640)

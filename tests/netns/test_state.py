@@ -410,6 +410,27 @@ def test_a_journal_that_is_anothers_is_neither_followed_nor_played_back(rdma: Rd
     assert not elsewhere.exists()
 
 
+@pytest.mark.fault("state", "a function's lock that is not root's plain file")
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory", "another's"])
+def test_a_lock_that_is_anothers_is_not_taken(rdma: Rdma, state: Path, kind: str) -> None:
+    assert rdma("DEL", CONF).ok
+    attached(state / "state.db", "c0", "0000:ff:05.0")
+    lock = state / "0000:ff:05.0.lock"
+    if kind == "link":
+        lock.symlink_to("../elsewhere")
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "directory":
+        lock.mkdir()
+    else:
+        lock.touch()
+        os.chown(lock, NOBODY, NOBODY)
+    answer = rdma("DEL", CONF, container="c0")
+    assert answer.error == 5
+    assert answer.json["msg"].startswith("/run/rdma-cni/0000:ff:05.0.lock: ")
+    assert not (state.parent / "elsewhere").exists()
+
+
 HOLD = """
 import sqlite3, sys
 c = sqlite3.connect(sys.argv[1])
