@@ -122,8 +122,9 @@ DATAGRAMS = st.lists(MESSAGES, max_size=4).map(b"".join)
 
 @pytest.mark.fault("netlink", "a reply with wrong lengths, types, codes or fields")
 @examples(400)
-@given(st.lists(DATAGRAMS, max_size=4), st.booleans())
-def test_any_reply_is_an_answer_or_an_error(datagrams: list[bytes], done: bool) -> None:
+@given(datagrams=st.lists(DATAGRAMS, max_size=4), done=st.booleans())
+def test_any_reply_is_an_answer_or_an_error(datagrams: list[bytes], done: bool, tried: Tried) -> None:
+    tried()
     ask_all([*datagrams, DONE_MESSAGE] if done else datagrams)
 
 
