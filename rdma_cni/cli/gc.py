@@ -89,12 +89,16 @@ def _print(
         click.echo("Nothing was left behind.")
 
 
+_PATIENCE = 2.0
+"""Seconds to wait for who works on the function: if somebody does, it is not left behind."""
+
+
 def _collect(stale: holdings.Attachment) -> str:
     """Take back what an attachment has; "" or what is in the way."""
     try:
         host = Host()
         try:
-            lock = host.state.lock(stale.function, "rdma-cni gc")
+            lock = host.state.lock(stale.function, "rdma-cni gc", _PATIENCE)
             try:
                 # It was looked at without the lock.
                 record = host.state.get(stale.network, stale.container, stale.interface)

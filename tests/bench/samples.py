@@ -42,7 +42,7 @@ posix._exit(status and 1)
 
 
 def peak_memory(command: list[str], environment: Mapping[str, str], stdin: bytes) -> float:
-    """The largest resident size of a process, in MB; at least some 9, which are the bare interpreter's that spawns it."""
+    """The largest resident size of a process, in MB; at least the 9 of the bare interpreter that spawns it."""
     done = subprocess.run(
         [*BARE[:-1], _PEAK, *command], env=dict(environment), input=stdin, capture_output=True, check=True
     )

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "examples" / "monitoring"
 PROMTOOL = ROOT / "build" / "promtool"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+DOCUMENTATION = (ROOT / "docs" / "monitoring.md").read_text()
 RULES = yaml.safe_load((MONITORING / "alerts.yaml").read_text())
 
 
@@ -54,10 +55,15 @@ def exposed() -> bytes:
         return generate_latest(registry)
 
 
+def _device(name: str, port: inventory.Port) -> inventory.RdmaDevice:
+    values: dict[str, Any] = dict.fromkeys(inventory.RdmaDevice.__dataclass_fields__, "")
+    return inventory.RdmaDevice(**(values | {"name": name, "ports": (port,)}))
+
+
 def _function(one: str, kind: str, port: inventory.Port, pod: str = "") -> inventory.Function:
     values: dict[str, Any] = dict.fromkeys(inventory.Function.__dataclass_fields__, "")
     holder = inventory.Holder("/run/netns/x", 1, pod, "c", "net1", "rail0", attached=True) if pod else None
-    device = inventory.RdmaDevice(f"mlx5\x1b\udcff{one[-1]}", 1, "", "", "", "", "", (port,))
+    device = _device(f"mlx5\x1b\udcff{one[-1]}", port)
     values |= {"id": one, "kind": kind, "state": "free", "vfs": 8, "vfs_possible": 16, "holder": holder}
     return inventory.Function(
         **(values | {"rdma": (device,), "netdevs": (), "pf": "" if kind == "pf" else "0000:03:00.0"})
@@ -143,6 +149,22 @@ def test_every_panel_has_a_place_of_its_own_and_every_metric_is_on_one(series: d
         "rdma_cni_pf_vfs_possible",
         "rdma_cni_problems",
     }
+
+
+def test_the_documentation_has_each_metric_with_its_type_and_labels_and_no_other(exposed: bytes) -> None:
+    table = re.findall(r"^\| (`rdma_cni.*?) \| (\w+) \| (.*?) ?\| ", DOCUMENTATION, re.MULTILINE)
+    told: dict[str, tuple[str, set[str]]] = {}
+    for names, kind, labels in table:
+        listed = set(re.findall(r"`(\w+)`", labels))
+        if labels.startswith("port"):
+            listed |= set(re.findall(r"`(\w+)`", DOCUMENTATION.split("\nPort stands for ")[1].split(";")[0]))
+        for name in re.findall(r"`(\w+)`", names):
+            told[name.removesuffix("_total")] = kind, listed
+    found = {
+        family.name: (family.type, set().union(*(sample.labels for sample in family.samples)) - {"le"})
+        for family in text_string_to_metric_families(exposed.decode())
+    }
+    assert told == found
 
 
 # What makes each alert fire: series as promtool has them, a value for each minute.
