@@ -102,7 +102,7 @@ def memory(vf: str, samples: Samples) -> None:
             ("memory", RDMA, ours(vf, IPV4)),
             ("host-device memory", HOST_DEVICE, theirs({"pciBusID": vf}, IPV4)),
         ):
-            samples.setdefault(name, []).append(peak_memory([binary], environment("ADD"), config))
+            samples.setdefault(name, []).append(peak_memory("./peak", [binary], environment("ADD"), config))
             spawn([binary], environment("DEL"), config)
 
 

@@ -31,19 +31,7 @@ def spawn(command: list[str], environment: Mapping[str, str], stdin: bytes = b""
         return taken
 
 
-# Of a child that was spawned the kernel counts its parent's memory, too: the parent is small for that reason.
-_PEAK = """
-import posix, sys
-pid = posix.posix_spawn(sys.argv[1], sys.argv[1:], posix.environ)
-_, status, usage = posix.wait4(pid, 0)
-posix.write(2, b"%d\\n" % usage.ru_maxrss)
-posix._exit(status and 1)
-"""
-
-
-def peak_memory(command: list[str], environment: Mapping[str, str], stdin: bytes) -> float:
-    """The largest resident size of a process, in MB; at least the 9 of the bare interpreter that spawns it."""
-    done = subprocess.run(
-        [*BARE[:-1], _PEAK, *command], env=dict(environment), input=stdin, capture_output=True, check=True
-    )
+def peak_memory(peak: str, command: list[str], environment: Mapping[str, str], stdin: bytes) -> float:
+    """The largest resident size of a process, in MB, by the program made from peak.c."""
+    done = subprocess.run([peak, *command], env=dict(environment), input=stdin, capture_output=True, check=True)
     return int(done.stderr.split()[-1]) / 1024
