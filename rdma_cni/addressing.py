@@ -6,10 +6,12 @@ import time
 from _socket import (
     AF_INET,
     AF_INET6,
-    AF_PACKET,
+    IPPROTO_ICMPV6,
+    IPPROTO_IPV6,
+    IPV6_MULTICAST_HOPS,
     SOCK_CLOEXEC,
-    SOCK_DGRAM,
     SOCK_NONBLOCK,
+    SOCK_RAW,
     inet_ntop,
     inet_pton,
     socket,
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 _DAD_PATIENCE = 10.0
 _CARRIER_PATIENCE = 0.5
 _IPV6_MIN_MTU = 1280
-_ETH_P_ARP, _ETH_P_IPV6 = 0x0806, 0x86DD
 
 
 def enable_ipv6(pod: Namespace, ifname: str) -> None:
@@ -165,30 +166,26 @@ def announce(pod: Namespace, links: Links, link: Link, addresses: list[str]) -> 
     """
     if link.kind != ARPHRD_ETHER or not addresses:
         return
-    mac = bytes.fromhex(link.mac.replace(":", ""))
     if not _has_carrier(pod, links, link):
         log.info(f"{link.name!r} has no carrier: its addresses are not announced")
         return
+    mac = bytes.fromhex(link.mac.replace(":", ""))
     try:
-        with pod:
-            sender = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)
-        try:
-            for cidr in addresses:
-                family, raw, _ = packed(cidr)
-                if family == AF_INET:
-                    packet = pack("!HHBBH6s4s6s4s", 1, 0x0800, 6, 4, 1, mac, raw, bytes(6), raw)
-                    sender.sendto(packet, (link.name, _ETH_P_ARP, 0, ARPHRD_ETHER, b"\xff" * 6))
-                else:
-                    destination = b"\x33\x33\x00\x00\x00\x01"
-                    sender.sendto(_advertisement(mac, raw), (link.name, _ETH_P_IPV6, 0, ARPHRD_ETHER, destination))
-        finally:
-            sender.close()
-    except OSError as error:
-        log.info(f"{link.name!r}: its addresses could not be announced: {error.strerror}")
+        for cidr in addresses:
+            address = cidr.partition("/")[0]
+            if ":" in address:
+                _advertise(pod, link, address, mac)
+            else:
+                links.ask_for(link.ifindex, address)
+    except (OSError, NetlinkError) as error:
+        log.info(f"{link.name!r}: its addresses could not be announced: {error}")
 
 
 def _has_carrier(pod: Namespace, links: Links, link: Link) -> bool:
     """Whether the interface gets a carrier in time; a VF does 0.2 s after it was brought up."""
+    now = links.get(link.ifindex)
+    if now is None or now.flags & IFF_RUNNING:
+        return now is not None
     with pod:
         # RTMGRP_LINK: a message for each change of a link.
         changes = Links(groups=1)
@@ -208,16 +205,15 @@ def _has_carrier(pod: Namespace, links: Links, link: Link) -> bool:
         changes.close()
 
 
-def _advertisement(mac: bytes, address: bytes) -> bytes:
-    """An IPv6 packet: a neighbour advertisement to all nodes, with the override flag."""
-    target = inet_pton(AF_INET6, "ff02::1")
-    body = pack("!BBHI16sBB6s", 136, 0, 0, 0x20000000, address, 2, 1, mac)
-    total = sum(
-        int.from_bytes(part[i : i + 2], "big")
-        for part in (address, target, pack("!II", len(body), 58), body)
-        for i in range(0, len(part), 2)
-    )
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    body = body[:2] + pack("!H", ~total & 0xFFFF) + body[4:]
-    return pack("!IHBB16s16s", 0x60000000, len(body), 58, 255, address, target) + body
+def _advertise(pod: Namespace, link: Link, address: str, mac: bytes) -> None:
+    """A neighbour advertisement to all nodes, with the override flag. Raises OSError."""
+    with pod:
+        sender = socket(AF_INET6, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_ICMPV6)
+    try:
+        # A receiver takes none that came through a router, which 255 hops tell.
+        sender.setsockopt(IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 255)
+        sender.bind((address, 0, 0, 0))
+        body = pack("!BBHI16sBB6s", 136, 0, 0, 0x20000000, inet_pton(AF_INET6, address), 2, 1, mac)
+        sender.sendto(body, ("ff02::1", 0, 0, link.ifindex))
+    finally:
+        sender.close()

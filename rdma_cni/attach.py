@@ -105,6 +105,8 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
             netdev = _reborn(host, function, netdev, netdev.ifindex)
         netdev = _move_netdev(host, request, netdev, pod, pod_links)
         _dress(pod_links, netdev, conf, attachment)
+        # Already now: while the link gets its carrier there are addresses to be found.
+        _bring_up(pod_links, netdev)
     if borrowed and attachment.borrowed:
         again = _move_netdev(host, request, _reborn(host, function, borrowed), pod, pod_links)
         home.resemble(pod_links, again, attachment.borrowed)
@@ -130,13 +132,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         _tell(conf, function, devices, undo)
         return _result(request, function, pod_links.get(netdev.ifindex) if alone else None, raw)
     _tell(conf, function, devices, undo)
-    if netdev and alone:
-        try:
-            pod_links.set(netdev.ifindex, up=True)
-        except NetlinkError as error:
-            raise error.report(f"bring {netdev.name!r} up in the pod") from None
-        netdev = pod_links.get(netdev.ifindex)
-    return _result(request, function, netdev, {})
+    return _result(request, function, pod_links.get(netdev.ifindex) if netdev else None, {})
 
 
 def delete(request: Request, own_allowed: bool) -> None:
@@ -484,6 +480,13 @@ def _dress(pod_links: Links, link: Link, conf: "NetConf", attachment: Attachment
         asked = [f"MTU {conf.mtu}"] if conf.mtu else []
         asked += [f"MAC {mac}"] if mac else []
         raise error.report(f"give {link.name!r} {' and '.join(asked) or 'its mark'} (mtu, mac)") from None
+
+
+def _bring_up(pod_links: Links, link: Link) -> None:
+    try:
+        pod_links.set(link.ifindex, up=True)
+    except NetlinkError as error:
+        raise error.report(f"bring {link.name!r} up in the pod") from None
 
 
 def _addresses(raw: dict[str, object], plugin: str) -> "Result":

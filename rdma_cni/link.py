@@ -28,6 +28,7 @@ from rdma_cni.netlink import (
 _RTM_NEWLINK, _RTM_GETLINK = 16, 18
 _RTM_NEWADDR, _RTM_DELADDR, _RTM_GETADDR = 20, 21, 22
 _RTM_NEWROUTE, _RTM_DELROUTE, _RTM_GETROUTE = 24, 25, 26
+_RTM_NEWNEIGH, _RTM_DELNEIGH = 28, 29
 _RTM_NEWLINKPROP, _RTM_DELLINKPROP = 108, 109
 
 _IFLA_ADDRESS = 1
@@ -54,6 +55,8 @@ IFA_F_NODAD = 0x02
 IFA_F_DADFAILED = 0x08
 IFA_F_TENTATIVE = 0x40
 
+_NDA_DST, _NTF_USE = 1, 1
+
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 8, 15
 _RTAX_MTU, _RTAX_ADVMSS = 2, 8
 _RT_TABLE_UNSPEC, _RT_TABLE_MAIN = 0, 254
@@ -65,6 +68,7 @@ ARPHRD_INFINIBAND = 32
 
 _ifinfomsg = Struct("=BxHiII")
 _ifaddrmsg = Struct("=BBBBI")
+_ndmsg = Struct("=BxxxiHBB")  # linux/neighbour.h
 _rtmsg = Struct("=BBBBBBBBI")
 
 
@@ -235,6 +239,19 @@ class Links(Socket):
         family, raw, length = packed(cidr)
         body = attribute(_IFA_LOCAL, raw) + attribute(_IFA_ADDRESS, raw)
         self.request(_RTM_DELADDR, 0, _ifaddrmsg.pack(family, length, 0, 0, ifindex) + body)
+
+    def ask_for(self, ifindex: int, address: str) -> None:
+        """Have the kernel ask the link, by ARP, who has an IPv4 address. Raises NetlinkError.
+
+        Asked for one of the interface's own, by that one, it is a gratuitous ARP, with which all
+        neighbours correct what they remember. A socket of packets would say the same; to close one
+        takes as long as all the rest of the work on an address.
+        """
+        body = attribute(_NDA_DST, inet_pton(AF_INET, address))
+        use, forget = (_ndmsg.pack(AF_INET, ifindex, 0, flags, 0) for flags in (_NTF_USE, 0))
+        self.request(_RTM_NEWNEIGH, NLM_F_CREATE, use + body)
+        # Nobody answers, and the kernel would ask twice more.
+        self.request(_RTM_DELNEIGH, 0, forget + body)
 
     def routes(self, ifindex: int) -> list[Route]:
         """The routes through an interface, of all tables."""

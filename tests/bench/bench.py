@@ -74,9 +74,7 @@ def report(where: str, samples: Samples) -> bool:
         ratio = median / reference
         unit = UNITS.get(name, "ms")
         verdict = f"(at most {limit})" if ratio <= limit else f"MORE THAN {limit}"
-        print(
-            f"  {name:22} {median:7.1f} {unit}   {base:28} {reference:7.1f} {unit}   ratio {ratio:.2f}  {verdict}"
-        )
+        print(f"  {name:22} {median:7.1f} {unit}   {base:28} {reference:7.1f} {unit}   ratio {ratio:.2f}  {verdict}")
         within = within and ratio <= limit
     return within
 

@@ -300,6 +300,32 @@ def test_with_no_device_named_the_error_tells_where_it_looked(pod: Pod) -> None:
     detach(conf(None), pod)
 
 
+def test_neighbours_that_remember_another_mac_learn_of_the_pods(
+    vf: Function, other_vf: Function, make_pod: Callable[[str], Pod]
+) -> None:
+    pools = [{"subnet": "10.56.0.0/16", "nodePrefix": 24}, {"subnet": "fd00:56::/48", "nodePrefix": 64}]
+    ipam = {"type": "node-subnet", "nodeName": "n", "nodes": {"n": 3}, "pools": pools}
+    there, here = make_pod("there"), make_pod("here")
+    config, other = conf(vf, ipam=ipam, name="one"), conf(other_vf, ipam=ipam, name="one")
+    addresses = ("10.56.3.3", "fd00:56:0:3::3")
+    # The second ADD on this node gets them; `there` believes that they are another's.
+    attach(other, there)
+    for address in addresses:
+        there.run("ip", "neigh", "replace", address, "lladdr", "02:00:00:00:00:99", "dev", "net1", "nud", "stale")
+    attach(config, here, container="container2")
+    assert here.addresses("net1") == [f"{addresses[0]}/24", f"{addresses[1]}/64"]
+    mac = here.link("net1")["address"]
+
+    def known() -> list[str]:
+        shown = json.loads(there.run("ip", "-j", "neigh", "show", "dev", "net1"))
+        return [entry["lladdr"] for entry in shown if entry["dst"] in addresses]
+
+    assert guest.eventually(lambda: known() == [mac, mac]), known()
+    assert "FAILED" not in here.run("ip", "neigh") + here.run("ip", "-6", "neigh")
+    detach(config, here, container="container2")
+    detach(other, there)
+
+
 def test_the_announcement_does_not_wait_for_a_carrier_that_does_not_come(
     vfs: list[Function], vf: Function, pod: Pod
 ) -> None:
