@@ -5,6 +5,7 @@ Texts are arguments, not docstrings: the bundle has none of those.
 
 import difflib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
@@ -80,6 +81,12 @@ def _plain(value: object) -> object:
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     raise TypeError(type(value).__name__)
+
+
+def require_root() -> None:
+    """Raises Failure: what is changed, or taken for gone, must have been seen whole."""
+    if os.geteuid():
+        raise Failure(f"found user {os.geteuid()}, expected root: pods and the plugin's state are seen by root alone")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -83,6 +83,8 @@ class Network:
     """A network configuration: a conflist, a single plugin's, or a definition's `spec.config`.
 
     `base` is where in its document it is; `definition` is (namespace, name) of the object that has it.
+    `parts` are the plugins and their paths where they are not below `base`. A `resource` that begins with
+    "/" has a prefix that is not known.
     """
 
     document: Document
@@ -92,6 +94,7 @@ class Network:
     resource: str = ""
     pools: list[Pool] = field(default_factory=list)
     capabilities: set[str] = field(default_factory=set)
+    parts: list[tuple[Path, dict[str, Any]]] | None = None
     node_subnets: list[tuple[Any, list[ipam_pool.Pool]]] = field(default_factory=list)
 
     @property
@@ -106,6 +109,8 @@ class Network:
 
     def plugins(self) -> list[tuple[Path, dict[str, Any]]]:
         """Each plugin's configuration, with its path."""
+        if self.parts is not None:
+            return self.parts
         listed = self.config.get("plugins")
         if listed is None:
             return [(self.base, self.config)]
@@ -114,7 +119,8 @@ class Network:
 
     def __str__(self) -> str:
         if self.definition:
-            return f"definition {'/'.join(part for part in self.definition if part)} ({self.document.file})"
+            namespace, name = self.definition
+            return f"definition {name if namespace == 'default' else f'{namespace}/{name}'} ({self.document.file})"
         return f"network {self.name} ({self.document.file})"
 
 
@@ -221,6 +227,8 @@ class _Judge:
         kind = value.get("kind")
         if kind == "NetworkAttachmentDefinition":
             self._definition(document, base, value)
+        elif kind == "SriovNetwork":
+            self._sriov_network(document, base, value)
         elif isinstance(kind, str) and kind.endswith("List") and isinstance(value.get("items"), list):
             for number in range(len(value["items"])):
                 self._object(document, (*base, "items", number))
@@ -234,7 +242,7 @@ class _Judge:
         if version != "k8s.cni.cncf.io/v1":
             self._error(document, (*base, "apiVersion"), _shown(version), '"k8s.cni.cncf.io/v1"')
         metadata = _object(value, "metadata")
-        name, namespace = metadata.get("name"), metadata.get("namespace") or ""
+        name, namespace = metadata.get("name"), _namespace(metadata.get("namespace"))
         if not isinstance(name, str) or not name:
             self._error(document, (*base, "metadata", "name"), _shown(name), "the definition's name")
             name = ""
@@ -269,13 +277,40 @@ class _Judge:
         if not isinstance(parsed, dict):
             self._error(document, path, f"a {_kind(parsed)}", "a network configuration: an object")
             return
-        self._network(Network(document, path, parsed, (str(namespace), name), str(resource or "")))
+        self._network(Network(document, path, parsed, (namespace, name), str(resource or "")))
+
+    def _sriov_network(self, document: Document, base: Path, value: dict[str, Any]) -> None:
+        """What the SR-IOV network operator makes a definition of: `sriov`, its `ipam`, and the plugins after it."""
+        spec, metadata = _object(value, "spec"), _object(value, "metadata")
+        where = (*base, "spec")
+        found: dict[str, object] = {}
+        for key in ("ipam", "metaPlugins"):
+            if not spec.get(key):
+                continue
+            try:
+                found[key] = document.parse_string((*where, key), several=key == "metaPlugins")
+            except DocumentError as error:
+                field = text_of((*where, key))
+                self.findings.append(Finding(document.file, error.line, ERROR, field, error.found, error.expected))
+                return
+        sriov = {"type": "sriov"} | ({"ipam": found["ipam"]} if "ipam" in found else {})
+        parts = [(where, sriov)]
+        for number, each in enumerate(cast("list[Any]", found.get("metaPlugins", []))):
+            if isinstance(each, dict):
+                parts.append(((*where, "metaPlugins", number), each))
+            else:
+                self._error(document, (*where, "metaPlugins", number), _shown(each), "an object: a plugin")
+        name = str(metadata.get("name") or "")
+        namespace = _namespace(spec.get("networkNamespace") or metadata.get("namespace"))
+        config = {"cniVersion": "1.0.0", "name": name, "plugins": [each for _, each in parts]}
+        resource = f"/{spec.get('resourceName') or ''}"
+        self._network(Network(document, base, config, (namespace, name), resource, parts=parts))
 
     def _pods(self, document: Document, base: Path, value: dict[str, Any]) -> None:
         for inner in ((), ("spec", "template"), ("spec", "jobTemplate", "spec", "template")):
             template = at(value, inner)
             annotations = _object(_object(template, "metadata"), "annotations")
-            namespace = str(_object(value, "metadata").get("namespace") or "")
+            namespace = _namespace(_object(value, "metadata").get("namespace"))
             where = (*base, *inner, "metadata", "annotations")
             networks: list[tuple[str, str, bool]] = []
             for key in (DEFAULT_NETWORK, NETWORKS):
@@ -295,7 +330,7 @@ class _Judge:
             for entry in text.split(","):
                 match = re.fullmatch(r"\s*(?:([^/@\s]+)/)?([^/@\s]+)(?:@([^/@\s]+))?\s*", entry)
                 if match:
-                    found.append((match[1] or namespace, match[2], False))
+                    found.append((_namespace(match[1] or namespace), match[2], False))
                 else:
                     self._error(document, path, repr(entry), "[NAMESPACE/]NAME[@INTERFACE]")
             return found
@@ -312,7 +347,8 @@ class _Judge:
             known = ["name", "namespace", "ips", "mac", "interface", "deviceID", "default-route", "cni-args"]
             known += ["infiniband-guid", "portMappings", "bandwidth", "ipam-claim-reference"]
             self._unknown(document, (*path, number), entry, known, "Multus")
-            found.append((str(entry.get("namespace") or namespace), str(entry["name"]), bool(entry.get("ips"))))
+            there = _namespace(entry.get("namespace") or namespace)
+            found.append((there, str(entry["name"]), bool(entry.get("ips"))))
         return found
 
     # Network configurations
@@ -697,13 +733,16 @@ class _Judge:
             asked = 0
             for container in containers:
                 resources = _object(container, "resources")
-                amount = _object(resources, "limits").get(resource, _object(resources, "requests").get(resource, 0))
-                asked += int(str(amount)) if str(amount).isdecimal() else 0
+                amounts = _object(resources, "requests") | _object(resources, "limits")
+                for name, amount in amounts.items():
+                    if name == resource or (resource.startswith("/") and str(name).endswith(resource)):
+                        asked += int(str(amount)) if str(amount).isdecimal() else 0
             if asked < wanted:
                 self._warn(
                     pod.document,
                     (*pod.base[:-3], "spec", "containers"),
-                    f"{asked} of {resource} in the containers' resources, and {wanted} networks that take one",
+                    f"{asked} of {resource.lstrip('/')} in the containers' resources, and {wanted} networks that take "
+                    "one",
                     "as many as networks: for each of the others Multus has no device",
                 )
 
@@ -752,6 +791,11 @@ def _object(value: object, key: str) -> dict[str, Any]:
     """The object at a key, {} when there is none."""
     found = value.get(key) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def _namespace(value: object) -> str:
+    """A namespace of Kubernetes; where none is named it is most often this one."""
+    return str(value or "default")
 
 
 def _string(value: object) -> str:

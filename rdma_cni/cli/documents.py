@@ -46,12 +46,15 @@ class Document:
             path = path[:-1]
         return self._lines.get(path, 1)
 
-    def parse_string(self, path: Path) -> object:
+    def parse_string(self, path: Path, *, several: bool = False) -> object:
         """The value of a part that is a string of JSON, a definition's `spec.config`.
 
-        Its parts then have lines, too, below `path`. Raises DocumentError.
+        `several`: of values with commas between them, as a list. Its parts then have lines, too, below
+        `path`. Raises DocumentError.
         """
         text = at(self.value, path)
+        if several:
+            text = f"[{text}]"
         start = self._lines.get((*path, _LITERAL), 0)
         first = start or self.line(path)
         try:

@@ -4,7 +4,7 @@ import click
 
 from rdma_cni import home, netns
 from rdma_cni.cli import holdings
-from rdma_cni.cli.command import FINDINGS, Command, json_option, print_json
+from rdma_cni.cli.command import FINDINGS, Command, json_option, print_json, require_root
 from rdma_cni.cni.errors import CniError
 from rdma_cni.host import Host
 
@@ -33,6 +33,7 @@ interface may be one that no plugin of this bundle made. `rdma-cni ipam release`
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @json_option
 def command(dry_run: bool, as_json: bool) -> int:
+    require_root()
     held = holdings.read()
     gone = [each for each in held.attachments if each.state == holdings.GONE]
     left = [each for each in held.reservations if each.state == holdings.LEFT]

@@ -6,7 +6,7 @@ import click
 
 from ipam.store import Owner, Store
 from rdma_cni.cli import holdings
-from rdma_cni.cli.command import FINDINGS, Command, Failure, json_option, nearest, print_json, sections
+from rdma_cni.cli.command import FINDINGS, Command, Failure, json_option, nearest, print_json, require_root, sections
 
 
 class _Group(click.Group):
@@ -128,6 +128,7 @@ An ADDRESS stands for all that its interface has: they are freed together, as a 
 def release(addresses: tuple[str, ...], container: str, yes: bool, force: bool) -> int:
     if not addresses and not container:
         raise click.UsageError("found neither ADDRESS nor --container, expected one of them")
+    require_root()
     held = holdings.read()
     chosen = _chosen(holdings.owners(held), addresses, container)
     for owner, reservations in chosen.items():

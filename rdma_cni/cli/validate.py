@@ -19,14 +19,24 @@ def _read(files: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
             yield name, file.read(MAX_FILE + 1)
 
 
+def _shown(files: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """The same, with progress on the terminal."""
+    from rdma_cni.cli.output import progress
+
+    with progress("Validating", len(files)) as shown:
+        for each in _read(files):
+            yield each
+            shown.advance(shown.task_ids[0])
+
+
 @click.command(
     "validate",
     cls=Command,
     help="""Check configurations before a node does.
 
 A FILE is a CNI configuration, a conflist, node.json, or objects of Kubernetes in YAML or JSON: of those,
-NetworkAttachmentDefinitions and what has pods are looked at. What belongs together is best given together: some
-mistakes only show between files. - is stdin. It needs no root, and nothing of a node.
+NetworkAttachmentDefinitions, SriovNetworks and what has pods are looked at. What belongs together is best given
+together: some mistakes only show between files. - is stdin. It needs no root, and nothing of a node.
 
 An error is what the plugins refuse; they use the same checks. A warning is what they accept and what would still
 go wrong: in Multus, in the runtime, or because two files do not agree.
@@ -43,7 +53,7 @@ go wrong: in Multus, in the runtime, or because two files do not agree.
 @click.option("--errors", is_flag=True, help="No warnings.")
 @json_option
 def command(files: tuple[str, ...], errors: bool, as_json: bool) -> int:
-    findings = configurations.validate_files(_read(files))
+    findings = configurations.validate_files(_shown(files) if sys.stderr.isatty() else _read(files))
     if errors:
         findings = [finding for finding in findings if finding.severity == configurations.ERROR]
     if as_json:
@@ -51,10 +61,10 @@ def command(files: tuple[str, ...], errors: bool, as_json: bool) -> int:
     else:
         from rdma_cni.cli import output
 
-        shown = output.console()
+        console = output.console()
         for finding in findings:
             style = output.BAD if finding.severity == configurations.ERROR else output.WARN
-            shown.print(output.text(finding, style), soft_wrap=True)
+            console.print(output.text(finding, style), soft_wrap=True)
         count = ", ".join(f"{number} {severity}{'s' * (number != 1)}" for severity, number in summary(findings))
         click.echo(f"{len(files)} files: {count}" if len(files) > 1 else count, err=True)
     return FINDINGS if findings else 0

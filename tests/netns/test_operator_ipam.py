@@ -169,3 +169,38 @@ def test_a_database_that_was_damaged_is_told(node: Node) -> None:
     done = rdma_cni(node, "ipam")
     assert done.returncode == 1
     assert "/run/rdma-cni/reservations.db.bad-" in done.stdout
+
+
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+
+@pytest.mark.parametrize("command", [("gc",), ("gc", "--dry-run"), ("ipam", "release", "--yes", "10.56.3.2")])
+def test_what_only_root_sees_whole_is_roots_to_take_back(node: Node, command: tuple[str, ...]) -> None:
+    node.add(one_pool(), "c1")
+    probe = subprocess.run([*NOBODY, BUNDLE / "rdma-cni", "--version"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"{BUNDLE} lies where no other user may look")
+    done = subprocess.run(
+        [*node.inside, *NOBODY, BUNDLE / "rdma-cni", *command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        done.stderr == "rdma-cni: found user 65534, expected root: pods and the plugin's state are seen by root alone\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["ipam", "attachments", "metrics"])
+def test_what_another_user_cannot_see_is_said(node: Node, command: str) -> None:
+    node.add(one_pool(), "c1")
+    probe = subprocess.run([*NOBODY, BUNDLE / "rdma-cni", "--version"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"{BUNDLE} lies where no other user may look")
+    done = subprocess.run(
+        [*node.inside, *NOBODY, BUNDLE / "rdma-cni", command], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+    assert "internal error" not in done.stderr
+    if command == "metrics":
+        assert "rdma_cni_problems 0.0" not in done.stdout
+    else:
+        assert "not root" in done.stderr

@@ -357,6 +357,43 @@ def test_a_job_and_a_list_of_objects_are_looked_into() -> None:
     assert found.field == "items[2].spec.template.spec.containers"
 
 
+SRIOV_NETWORK = """\
+apiVersion: sriovnetwork.openshift.io/v1
+kind: SriovNetwork
+metadata: {name: rail0, namespace: sriov-network-operator}
+spec:
+  resourceName: rail0
+  networkNamespace: default
+  ipam: |
+    {
+      "type": "node-subnet",
+      "nodes": {"gpu-07": 900},
+      "pools": [{"subnet": "10.56.0.0/16", "nodePrefix": 24}]
+    }
+  metaPlugins: |
+    {"type": "tuning"},
+    {"type": "rdma", "logLevl": "debug"}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, annotations: {k8s.v1.cni.cncf.io/networks: rail0}}
+spec: {containers: [{name: c, resources: {limits: {acme.com/rail1: 1}}}]}
+"""
+
+
+def test_a_network_of_the_sriov_operator_is_what_it_makes_a_definition_of() -> None:
+    found = [(each.line, each.severity, each.field) for each in findings(SRIOV_NETWORK, name="network.yaml")]
+    assert found == [
+        (10, "error", "spec.ipam.nodes.gpu-07"),
+        (15, "warning", "spec.metaPlugins[1].logLevl"),
+        (20, "warning", "spec.containers"),
+    ]
+    right = SRIOV_NETWORK.replace("900", "9").replace("logLevl", "logLevel").replace("rail1", "rail0")
+    assert findings(right, name="network.yaml") == []
+    (wrong,) = findings(right.replace('{"type": "tuning"},', '{"type": "tuning"}'), name="network.yaml")
+    assert (wrong.line, wrong.field) == (15, "spec.metaPlugins")
+
+
 def test_a_node_file_is_held_against_the_networks() -> None:
     without = sriov(nodes={})
     assert texts({"nodeName": "a", "subnets": ["10.56.3.0/24"]}, without) == []
