@@ -5,13 +5,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from rdma_cni.cli import holdings, inventory
 from rdma_cni.cli.inventory import Function, Node, Port, RdmaDevice
 from rdma_cni.cni import __version__, calls
+from rdma_cni.cni.errors import CniError
 from rdma_cni.cni.log import printable
+from rdma_cni.netlink import NetlinkError
 
 _PORT = ("device", "port", "function", "pf", "pod_namespace", "pod_name", "network", "interface")
 _NAMED = {
@@ -31,11 +34,28 @@ class Collector:
 
     def __init__(self, diagnosis: Diagnosis | None) -> None:
         self._diagnosis = diagnosis
+        self._told: list[str] = []
 
     def collect(self) -> Iterator[Metric]:
+        problems: list[str] = []
+        try:
+            yield from self._look(problems)
+        except (CniError, NetlinkError, OSError) as error:
+            # Served, there is nobody to fail for: what was seen until then is told.
+            problems.append(str(error))
+        for problem in problems:
+            # Once, and not at each scrape.
+            if problem not in self._told:
+                click.echo(f"rdma-cni: {printable(problem)}", err=True)
+        self._told = problems
+        unseen = _gauge("problems", "Things that this exporter could not look at; it names them on stderr.")
+        unseen.add_metric([], len(problems))
+        yield unseen
+
+    def _look(self, problems: list[str]) -> Iterator[Metric]:
         node = inventory.read(gids=self._diagnosis is not None, counters=True)
         held = holdings.read(node)
-        problems = list(held.problems)
+        problems += held.problems
         yield from _node(node)
         yield from _functions(node)
         yield from _held(held)
@@ -46,9 +66,6 @@ class Collector:
             for check, severity, number in self._diagnosis(node):
                 found.add_metric([check, severity], number)
             yield found
-        unseen = _gauge("problems", "Things that this exporter could not look at; rdma-cni devices names them.")
-        unseen.add_metric([], len(problems))
-        yield unseen
 
 
 def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:

@@ -119,7 +119,10 @@ def read() -> list[Count]:
     except FileNotFoundError:
         return []
     try:
-        data = posix.pread(fd, _LINE * _MAX_LINES, 0)
+        # Without the lock, which is for those that change it: what is read twice is no half of a change.
+        data, before = posix.pread(fd, _LINE * _MAX_LINES, 0), b""
+        while data != before:
+            data, before = posix.pread(fd, _LINE * _MAX_LINES, 0), data
     finally:
         posix.close(fd)
     found = []

@@ -48,7 +48,9 @@ def test_promtool_has_no_objection(node: Node) -> None:
     node.add(one_pool())
     node.cni("ADD", b"{")
     done = metrics(node)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    # This machine need not have RDMA: what it lacks is said and counted.
+    assert values(done.stdout, "rdma_cni_problems") == {(): len(done.stderr.splitlines())}
     checked = subprocess.run(
         [PROMTOOL, "check", "metrics"], input=done.stdout, capture_output=True, text=True, check=False
     )
@@ -116,7 +118,7 @@ def test_a_file_for_node_exporter_is_replaced_whole_and_readable_by_all(node: No
     path.write_text("before")
     before = path.stat().st_ino
     done = metrics(node, "--textfile", "/run/rdma_cni.prom")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
     assert path.read_text().startswith("# HELP rdma_cni_")
     assert path.stat().st_ino != before
     assert path.stat().st_mode & 0o777 == 0o644
@@ -126,7 +128,9 @@ def test_a_file_for_node_exporter_is_replaced_whole_and_readable_by_all(node: No
 def test_a_file_that_cannot_be_written_is_told_and_the_one_before_stays(node: Node) -> None:
     done = metrics(node, "--textfile", "/run/none/rdma_cni.prom")
     assert done.returncode == 1
-    assert re.fullmatch(r"rdma-cni: /run/none/rdma_cni.prom\.\d+: No such file or directory\n", done.stderr)
+    assert re.search(
+        r"^rdma-cni: /run/none/rdma_cni.prom\.\d+: No such file or directory\n\Z", done.stderr, re.MULTILINE
+    )
     path = node.run_dir / "rdma_cni.prom"
     path.write_text("before")
     node.run("mount", "-o", "remount,ro", "/run")
@@ -141,7 +145,7 @@ def serving(node: Node, address: str) -> Iterator[tuple[subprocess.Popen[str], s
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            yield process, process.stderr.readline().strip()
+            yield process, next(line.strip() for line in process.stderr if line.startswith("http"))
         finally:
             process.kill()
 

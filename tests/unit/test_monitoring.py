@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ipam.room import Room
 from rdma_cni.cli import holdings, inventory, measurements
 from rdma_cni.cni import calls
+from rdma_cni.cni.errors import CniError
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "examples" / "monitoring"
@@ -246,3 +247,19 @@ def test_each_alert_fires_for_its_fault_and_none_on_a_healthy_node(tmp_path: Pat
 
 def test_a_name_that_a_pods_root_gave_is_no_hindrance(exposed: bytes) -> None:
     assert b'device="mlx5\\\\x1b\\\\udcff2"' in exposed
+
+
+def test_what_cannot_be_looked_at_is_counted_and_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = inventory.Node("gpu-07", "6.12", True, (), (), ("not root",))
+    monkeypatch.setattr(inventory, "read", lambda **_: node)
+    monkeypatch.setattr(holdings, "read", lambda _: holdings.Holdings((), (), (), (), node.problems))
+
+    def broken() -> list[calls.Count]:
+        raise CniError(5, "the kernel refused")
+
+    monkeypatch.setattr(calls, "read", broken)
+    registry = CollectorRegistry()
+    registry.register(measurements.Collector(None))
+    text = generate_latest(registry)
+    assert b"rdma_cni_problems 2.0" in text
+    assert b"rdma_cni_exclusive_mode 1.0" in text
