@@ -9,7 +9,7 @@ import time
 from errno import EEXIST, EOPNOTSUPP
 
 from rdma_cni import addressing, allocation, config, device, home, netns
-from rdma_cni.cni import jsontext, log, validate
+from rdma_cni.cni import jsontext, log, system, validate
 from rdma_cni.cni.database import Lock
 from rdma_cni.cni.errors import (
     CHECK_FAILED,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _REBIRTH_PATIENCE = 5.0
+_UDEV_PATIENCE = 2.0
 
 
 def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
@@ -357,7 +358,24 @@ def _choose_netdev(host: Host, function: Function, devices: list[Device]) -> Lin
         links = [link for link in links if link.ifindex in own] or links
         guid = devices[0].guid.to_bytes(8, "big").hex(":")
         links = [link for link in links if kind == ARPHRD_INFINIBAND and link.mac.endswith(guid)] or links
-    return min(links, key=lambda link: (function.dev_port(link.name), link.ifindex))
+    return _named(host, min(links, key=lambda link: (function.dev_port(link.name), link.ifindex)))
+
+
+def _named(host: Host, link: Link) -> Link:
+    """A netdev under the name that udev gives it, which it does a moment after the driver made it.
+
+    In a pod it could not, and DEL would bring it home under the kernel's.
+    """
+    deadline = time.monotonic() + _UDEV_PATIENCE
+    while link.name.rstrip("0123456789") in ("eth", "ib"):
+        # Udev has an entry for each netdev that it is done with, where it runs.
+        if system.exists(f"/run/udev/data/n{link.ifindex}") or not system.exists("/run/udev/control"):
+            break
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+        link = host.links.get(link.ifindex) or link
+    return link
 
 
 def _infiniband_netdev(request: Request, function: Function, pod_links: Links) -> Link | None:

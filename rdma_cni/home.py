@@ -198,7 +198,18 @@ def _netdev_home(
     if link is None:
         log.warning(f"{function.id} has no netdev any more; it was {record.name!r}")
         return
+    if _is_new(host, attachment, link):
+        log.info(f"{link.name!r} of {function.id} was made since, by a driver that was bound anew: it stays as it is")
+        return
     _restore(host, link, record, function)
+
+
+def _is_new(host: Host, attachment: Attachment, link: Link) -> bool:
+    """Whether a netdev is not the one that was in the pod: nothing of it tells so, and the RDMA devices are others."""
+    if not attachment.rdma or link.alias.startswith(_MARK) or link.name == attachment.ifname:
+        return False
+    known = {record.index for record in attachment.rdma}
+    return not any(device.index in known for device in host.rdma.devices())
 
 
 def _lend_again(host: Host, attachment: Attachment, record: NetdevRecord, function: Function, pod: Namespace) -> None:
