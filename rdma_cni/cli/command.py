@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -68,6 +69,15 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="JSON for programs; see docs/cli.schema.json.")(
         function
     )
+
+
+def working(what: str) -> AbstractContextManager[object]:
+    """Say on stderr what takes a while, until it is done; nothing when that is no terminal."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rdma_cni.cli.output import DIM, console, text
+
+    return console(stderr=True).status(text(what, DIM))
 
 
 def print_json(value: object) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rdma_cni.cli import inventory
-from rdma_cni.cli.command import Command, json_option, known, nearest
+from rdma_cni.cli.command import Command, json_option, known, nearest, working
 from rdma_cni.cli.inventory import Function, Gid, Node
 
 if TYPE_CHECKING:
@@ -74,10 +74,11 @@ def command(
     layer = _LINK_TYPES[link_type.lower()] if link_type else None
 
     def look() -> tuple[Node, list[Function]]:
-        node = inventory.read()
+        node = inventory.read(models=True)
         return node, select(node.functions, vendor=vendor, driver=driver, pf=pf, link_layer=layer, numa=numa)
 
-    node, functions = look()
+    with working("looking at the node and its pods"):
+        node, functions = look()
     for problem in node.problems:
         click.echo(f"rdma-cni: {problem}", err=True)
     if not watch:

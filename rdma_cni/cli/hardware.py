@@ -64,6 +64,8 @@ def exists(one: str) -> bool:
 
 def value(one: str, name: str) -> str:
     """A file of a function's directory; "" when there is none."""
+    if not path_of(one):
+        return ""
     try:
         with open(f"{path_of(one)}/{name}", encoding="ascii", errors="replace") as file:
             return file.read().strip()
@@ -78,6 +80,8 @@ def number(one: str, name: str) -> int:
 
 
 def _link(one: str, name: str) -> str:
+    if not path_of(one):
+        return ""
     try:
         return os.path.basename(os.readlink(f"{path_of(one)}/{name}"))
     except OSError:
@@ -193,13 +197,14 @@ def topology(one: str) -> list[str]:
 class Names:
     """Names of vendors and devices, and the node's GPUs, looked up once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, models: bool) -> None:
         self._gpus: tuple[Gpu, ...] | None = None
+        self._names = pci_names if models else lambda vendor, device: ("", "")
 
     def of(self, one: str) -> Identity:
         of_pci = one if ":" in one else physical_function(one)
         vendor, device = value(of_pci, "vendor")[2:], value(of_pci, "device")[2:]
-        vendor_name, device_name = pci_names(vendor, device)
+        vendor_name, device_name = self._names(vendor, device)
         return Identity(vendor, device, vendor_name, device_name, driver(one), numa_node(one))
 
     def gpus(self) -> tuple[Gpu, ...]:
@@ -210,7 +215,7 @@ class Names:
                 vendor = value(one, "vendor")[2:]
                 if is_gpu(vendor, int(value(one, "class") or "0", 16)):
                     device = value(one, "device")[2:]
-                    vendor_name, device_name = pci_names(vendor, device)
+                    vendor_name, device_name = self._names(vendor, device)
                     found.append(Gpu(one, vendor, device, device_name or vendor_name, numa_node(one)))
             self._gpus = tuple(found)
         return self._gpus
@@ -244,42 +249,54 @@ def pci_names(vendor: str, device: str) -> tuple[str, str]:
 
 
 def _look_up(
-    path: str, look_up: Callable[[Iterable[str], str, str], tuple[str, str]], vendor: str, device: str
+    path: str, look_up: Callable[[str, str, str], tuple[str, str]], vendor: str, device: str
 ) -> tuple[str, str]:
+    text = _database(path)
+    return look_up(text, vendor, device) if text else ("", "")
+
+
+@cache
+def _database(path: str) -> str:
+    """A megabyte or three, in which `find` is quicker than a loop over its lines."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return look_up(file, vendor, device)
+            return "\n" + file.read()
     except OSError:
-        return "", ""
+        return ""
 
 
-def _in_pci_ids(lines: Iterable[str], vendor: str, device: str) -> tuple[str, str]:
+def _in_pci_ids(text: str, vendor: str, device: str) -> tuple[str, str]:
     """pci.ids: "15b3  Mellanox Technologies", below it, after a tab, "101d  MT2892 Family"."""
-    vendor_name = ""
-    for line in lines:
-        if vendor_name:
-            if line[:1] not in ("\t", "#", "\n"):
-                break
-            if line.startswith(f"\t{device}  "):
-                return vendor_name, line[7:].strip()
-        elif line.startswith(f"{vendor}  "):
-            vendor_name = line[6:].strip()
-    return vendor_name, ""
+    start = text.find(f"\n{vendor}  ")
+    if start < 0:
+        return "", ""
+    vendor_name, *below = text[start + 1 : start + (1 << 20)].split("\n")
+    device_name = ""
+    for line in below:
+        if line[:1] not in ("\t", "#", ""):
+            break
+        if line.startswith(f"\t{device}  "):
+            device_name = line[7:]
+            break
+    return vendor_name[6:].strip(), device_name.strip()
 
 
-def _in_hwdb(lines: Iterable[str], vendor: str, device: str) -> tuple[str, str]:
+def _in_hwdb(text: str, vendor: str, device: str) -> tuple[str, str]:
     """udev's: a line "pci:v000015B3d0000101D*", then " ID_MODEL_FROM_DATABASE=MT2892 Family"."""
-    wanted = {
-        f"pci:v0000{vendor.upper()}*": "ID_VENDOR_FROM_DATABASE",
-        f"pci:v0000{vendor.upper()}d0000{device.upper()}*": "ID_MODEL_FROM_DATABASE",
-    }
-    found = {"ID_VENDOR_FROM_DATABASE": "", "ID_MODEL_FROM_DATABASE": ""}
-    key = ""
-    for line in lines:
-        if not line.startswith(" "):
-            key = wanted.get(line.strip(), "")
-        elif key:
-            name, _, text = line.strip().partition("=")
-            if name == key:
-                found[key] = text
-    return found["ID_VENDOR_FROM_DATABASE"], found["ID_MODEL_FROM_DATABASE"]
+    of_vendor = f"pci:v0000{vendor.upper()}"
+
+    def value(key: str, name: str) -> str:
+        start = text.find(f"\n{key}*\n")
+        if start < 0:
+            return ""
+        for line in text[start + 1 : start + 4096].split("\n")[1:]:
+            if not line.startswith(" "):
+                break
+            if line.startswith(f" {name}="):
+                return line.partition("=")[2].strip()
+        return ""
+
+    return (
+        value(of_vendor, "ID_VENDOR_FROM_DATABASE"),
+        value(f"{of_vendor}d0000{device.upper()}", "ID_MODEL_FROM_DATABASE"),
+    )

@@ -54,9 +54,14 @@ class Port:
 
 @dataclass(frozen=True)
 class RdmaDevice:
-    """An RDMA device. `index` is nldev's, `guid` the node GUID as 16 hexadecimal digits in groups of four."""
+    """An RDMA device.
+
+    `index` is nldev's, `guid` the node GUID as 16 hexadecimal digits in groups of four, `where` HOST or the
+    path of the namespace that it is in.
+    """
 
     name: str
+    where: str
     index: int
     guid: str
     firmware: str
@@ -68,9 +73,13 @@ class RdmaDevice:
 
 @dataclass(frozen=True)
 class Netdev:
-    """A netdev of a function; `mbps` is None where the driver does not tell a speed, as of one that is down."""
+    """A netdev of a function; `mbps` is None where the driver does not tell a speed, as of one that is down.
+
+    `where` is HOST or the path of the namespace that it is in.
+    """
 
     name: str
+    where: str
     ifindex: int
     mac: str
     mtu: int
@@ -178,11 +187,14 @@ class Node:
         return sum(function.pf == pf and function.state == "free" for function in self.functions)
 
 
-def read(*, gids: bool = True, counters: bool = False) -> Node:
-    """Look at the whole node. GIDs and counters are hundreds of files for each device: only when asked for."""
+def read(*, gids: bool = True, counters: bool = False, models: bool = False) -> Node:
+    """Look at the whole node. GIDs and counters are hundreds of files for each device: only when asked for.
+
+    `models`: names of vendors and devices, from a database of megabytes; else they are "".
+    """
     problems = _circumstances()
     attachments = _attachments(problems)
-    names = hardware.Names()
+    names = hardware.Names(models=models)
     host = _View("", None, problems)
     views = [host]
     try:
@@ -362,6 +374,7 @@ def _rdma_device(
     digits = guid.to_bytes(8, "big").hex()
     return RdmaDevice(
         name,
+        view.path or HOST,
         index,
         ":".join(digits[n : n + 4] for n in range(0, 16, 4)),
         text(f"{base}/fw_ver") if base else "",
@@ -425,6 +438,7 @@ def _netdev(view: _View, link: Link) -> Netdev:
         addresses = ()
     return Netdev(
         link.name,
+        view.path or HOST,
         link.ifindex,
         link.mac,
         link.mtu,

@@ -67,7 +67,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         where.print(_cell(row[shown[0]]))
         values = [(columns[number], _cell(row[number])) for number in shown[1:] if row[number] not in (None, "")]
         for name, cell in values:
-            line = Text(f"    {name.lower():<10}", style=HEAD)
+            line = Text().append(f"    {name.lower():<10}", HEAD)
             where.print(line.append_text(Text("  ").join(cell.split("\n"))))
 
 

@@ -8,11 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
 LAB = Path(__file__).parent
 BUNDLE = LAB.parent.parent / "dist" / "rdma-cni"
+
+# The NIC and a GPU below a PCIe switch, on the second of two NUMA nodes; another GPU elsewhere; an IOMMU.
+TOPOLOGY = (
+    "-device intel-iommu "
+    "-object memory-backend-ram,id=m0,size=1G -numa node,nodeid=0,memdev=m0,cpus=0 "
+    "-object memory-backend-ram,id=m1,size=1G -numa node,nodeid=1,memdev=m1,cpus=1 "
+    "-device pxb-pcie,id=pxb,bus_nr=64,numa_node=1 "
+    "-device pcie-root-port,id=slot2,bus=pxb,chassis=2 -device x3130-upstream,id=switch,bus=slot2 "
+    "-device xio3130-downstream,id=port1,bus=switch,chassis=3 "
+    "-device xio3130-downstream,id=port2,bus=switch,chassis=4 "
+    "-device ati-vga,bus=port2,romfile= -device ati-vga,bus=pcie.0,romfile="
+)
 
 # What the guest of each boot has: rdmasim's parameters and the lab's, see README.md.
 BOOTS = {
@@ -20,6 +33,7 @@ BOOTS = {
     "two_devices": {"LAB_SIM": "per_function=2"},
     "infiniband": {"LAB_SIM": "link_layer=ib"},
     "udev": {"LAB_SIM": "", "LAB_UDEV_NAMES": "1"},
+    "operator": {"LAB_SIM": "sf=1 pf=igb gids=16", "LAB_SLOT": "port1", "LAB_QEMU": TOPOLOGY, "LAB_TIMEOUT": "1800"},
     "containerd": {"LAB_SIM": "", "LAB_PACKAGES": "containerd,runc", "LAB_MEMORY": "4G", "LAB_TIMEOUT": "1800"},
 }
 
@@ -40,6 +54,15 @@ def examples(directory: Path) -> Path:
     for path in copy.rglob("*.yaml"):
         path.write_text(json.dumps(list(yaml.safe_load_all(path.read_text()))))
     return copy
+
+
+def check_json(directory: Path) -> None:
+    """Hold what `rdma-cni ... --json` printed in the guest, COMMAND-NUMBER.json each, against its documented schema."""
+    schema = json.loads((LAB.parent.parent / "docs" / "cli.schema.json").read_text())
+    for path in sorted(directory.glob("*.json")):
+        command = path.stem.rpartition("-")[0]
+        assert command in schema["$defs"], f"docs/cli.schema.json says nothing of `rdma-cni {command} --json`"
+        jsonschema.validate(json.loads(path.read_text()), {**schema, "$ref": f"#/$defs/{command}"})
 
 
 @pytest.mark.parametrize("boot", BOOTS)
@@ -76,3 +99,4 @@ def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest
             faults.write((out / "faults.jsonl").read_text())
     if lab.returncode:
         pytest.fail(f"boot {boot}: exit status {lab.returncode}\n{''.join(output[-400:])}", pytrace=False)
+    check_json(out / "json")
