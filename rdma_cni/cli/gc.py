@@ -37,7 +37,7 @@ def command(dry_run: bool, as_json: bool) -> int:
     held = holdings.read()
     gone = [each for each in held.attachments if each.state == holdings.GONE]
     left = [each for each in held.reservations if each.state == holdings.LEFT]
-    failures = {} if dry_run else {each: problem for each in gone if (problem := _collect(each))}
+    failures = {} if dry_run else {each: problem for each in gone if (problem := collect(each))}
     if as_json:
         taken = [] if dry_run else [each for each in gone if each not in failures]
         failed = [{"attachment": each, "problem": problem} for each, problem in failures.items()]
@@ -94,7 +94,7 @@ _PATIENCE = 2.0
 """Seconds to wait for who works on the function: if somebody does, it is not left behind."""
 
 
-def _collect(stale: holdings.Attachment) -> str:
+def collect(stale: holdings.Attachment) -> str:
     """Take back what an attachment has; "" or what is in the way."""
     try:
         host = Host()

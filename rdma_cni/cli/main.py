@@ -18,11 +18,15 @@ from rdma_cni.cni.request import VERSIONS
 
 COMMANDS = {
     "devices": "Show the node's RDMA functions, also those inside pods.",
+    "doctor": "Look for what would make a pod's RDMA fail; repair it.",
+    "verify": "Check what a pod needs for RDMA, from the outside.",
     "validate": "Check CNI configurations, definitions, pods and node.json.",
     "attachments": "Show what pods were given, compared with what the kernel has.",
     "ipam": "Show pools, room and reservations; free an address.",
     "metrics": "Prometheus metrics: printed, written to a file, or served.",
     "gc": "Take back what pods have left behind that are gone.",
+    "generate": "Write configurations from the node's devices.",
+    "labels": "Print the node's RDMA as labels for the scheduler.",
     "install": "Put the bundle into a directory of CNI plugins.",
     "uninstall": "Remove it, and bring back what was there before.",
     "completion": "Print a shell's completion script.",
@@ -73,6 +77,9 @@ def commands() -> None:
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status."""
+    # The bundle starts with the default action, for the plugins. Who ignores it goes on to.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "--wait" in arguments:
         # Blocked from the start, so that none is lost before it is waited for.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
