@@ -26,6 +26,7 @@ help:
 	@echo 'make demo     a VF into each of two pods and back, in the lab, step by step'
 	@echo 'make bench    what a start, an ADD and a DEL cost; raw samples in build/bench.json'
 	@echo 'make lab      the images of the lab, in $${LAB_CACHE:-~/.cache/rdma-cni-lab}'
+	@echo 'make pictures what docs/operating.md shows, from the lab'
 	@echo 'make clean    remove build/ and dist/'
 
 # Install those of the packages $(1) that are missing.
@@ -115,6 +116,11 @@ demo: bundle lab
 bench: bundle lab
 	@status=0; $(BIN)/python tests/bench/bench.py || status=1; \
 	$(BIN)/python tests/bench/ipam_bench.py || status=1; exit $$status
+
+# What docs/operating.md shows: the pictures, and the text that the commands print in the lab.
+.PHONY: pictures
+pictures: bundle lab
+	@$(BIN)/python tests/lab/pictures.py
 
 clean:
 	rm -rf build dist
