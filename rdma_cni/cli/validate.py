@@ -21,12 +21,16 @@ def _read(files: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
 
 def _shown(files: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     """The same, with progress on the terminal."""
-    from rdma_cni.cli.output import progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    with progress("Validating", len(files)) as shown:
+    from rdma_cni.cli.output import console
+
+    columns = (TextColumn("Validating"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=len(files))
         for each in _read(files):
             yield each
-            shown.advance(shown.task_ids[0])
+            shown.advance(task)
 
 
 @click.command(
