@@ -7,7 +7,7 @@ lowest up until all have been given once; then the one that was freed longest ag
 from rdma_cni.cni import system
 from rdma_cni.cni.database import Database
 from rdma_cni.cni.errors import IO_FAILURE, CniError
-from rdma_cni.cni.sqlite import DatabaseError
+from rdma_cni.cni.sqlite import ERRORS, DatabaseError
 from rdma_cni.cni.typecast import cast
 
 TYPE_CHECKING = False
@@ -95,7 +95,7 @@ class Store(Database):
                 raise DatabaseError("the table of the reservations is damaged")
             rows = old.execute(f"SELECT {columns} FROM reservation").fetchall()
             suspects = old.execute("SELECT file FROM suspect").fetchall()
-        except DatabaseError as error:
+        except ERRORS as error:
             new.execute("INSERT INTO suspect (file) VALUES (?)", (damaged,))
             return f"its reservations are lost ({error}): no address is given until somebody has seen to it"
         new.executemany(f"INSERT INTO reservation ({columns}, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)", rows)

@@ -3,7 +3,7 @@
 from rdma_cni.cni import checks, jsontext, log, system
 from rdma_cni.cni.database import PATIENCE, Database, Lock
 from rdma_cni.cni.errors import TRY_AGAIN, CniError
-from rdma_cni.cni.sqlite import DatabaseError
+from rdma_cni.cni.sqlite import ERRORS, DatabaseError
 from rdma_cni.cni.typecast import cast
 
 TYPE_CHECKING = False
@@ -131,7 +131,7 @@ class State(Database):
                     (*attachment.key, attachment.function, _record(attachment)),
                 )
                 kept += 1
-        except DatabaseError as error:
+        except ERRORS as error:
             return f"begun anew ({error}): of what is attached the kernel tells"
         return f"{kept} attachments could be read and are kept, {lost} could not: of these the kernel tells"
 

@@ -12,14 +12,17 @@ import time
 from rdma_cni.cni import DIRECTORY as DIRECTORY  # noqa: PLC0414 - re-exported
 from rdma_cni.cni import log, system
 from rdma_cni.cni.errors import IO_FAILURE, TRY_AGAIN, CniError
-from rdma_cni.cni.sqlite import DatabaseError, connect
+from rdma_cni.cni.sqlite import ERRORS, connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from sqlite3 import Connection
 
-_SQLITE_ERROR, _SQLITE_READONLY, _SQLITE_CORRUPT, _SQLITE_NOTADB = 1, 8, 11, 26
+_SQLITE_ERROR, _SQLITE_READONLY, _SQLITE_CORRUPT, _SQLITE_TOOBIG, _SQLITE_NOTADB = 1, 8, 11, 18, 26
+_SQLITE_LIMIT_LENGTH = 0
+_MAX_VALUE = 1 << 22
+"""Bytes of a row. In a damaged file one may claim to have a gigabyte."""
 PATIENCE = 10.0
 """Seconds that a process waits for a lock before it tells its caller to try again."""
 
@@ -129,7 +132,7 @@ class Database:
             if version == self._version:
                 return connection
             newer = version > self._version and connection.execute("PRAGMA quick_check").fetchone() == ("ok",)
-        except DatabaseError as error:
+        except ERRORS as error:
             if not _is_damage(error):
                 raise self._failure(error) from None
             raise _UnusableError(f"not usable as a database ({error})") from None
@@ -214,7 +217,7 @@ class Database:
             # With a journal on disk it would be ours that lies beside the new file.
             old.execute("PRAGMA journal_mode=MEMORY")
             old.execute("BEGIN IMMEDIATE")
-        except DatabaseError as error:
+        except ERRORS as error:
             # Damaged so badly, it takes nobody's.
             if "locked" in str(error):
                 raise self._failure(error) from None
@@ -236,7 +239,7 @@ class Database:
                 outcome = self.salvage(connection, old, damaged)
                 log.warning(f"{log_line}; {outcome}")
             connection.execute("COMMIT")
-        except DatabaseError as error:
+        except ERRORS as error:
             # Nothing is known of the file in use by what befalls the one that is to come.
             raise CniError(
                 IO_FAILURE, f"{self.path}: cannot be made: {error}; is there room, and may root write there?"
@@ -247,7 +250,7 @@ class Database:
         """The rows that a statement answers; on its own a transaction of its own."""
         try:
             return self._connection.execute(statement, values).fetchall()  # type: ignore[arg-type]
-        except DatabaseError as error:
+        except ERRORS as error:
             raise self._failure(error) from None
 
     def reclaim(self, statement: str, values: "Iterable[object]" = ()) -> None:
@@ -284,7 +287,7 @@ class Database:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 break
-            except DatabaseError as error:
+            except ERRORS as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise self._failure(error) from None
             time.sleep(pause)
@@ -305,7 +308,7 @@ class Database:
             # SQLite itself has rolled back already, when the disk was full for instance.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        except DatabaseError:
+        except ERRORS:
             # The error that led here is the one to tell; closing the file ends the transaction, too.
             pass
 
@@ -335,12 +338,13 @@ class Database:
 
 def _connect(path: str) -> "Connection":
     connection: Connection = connect(path, timeout=PATIENCE, isolation_level=None)
+    connection.setlimit(_SQLITE_LIMIT_LENGTH, _MAX_VALUE)
     try:
         # The journal makes a transaction survive a killed process. Waiting for a disk adds nothing
         # to that: the state is about this boot's kernel, and /run is gone with it.
         connection.execute("PRAGMA synchronous=OFF")
         connection.execute("PRAGMA journal_mode=TRUNCATE")
-    except DatabaseError:
+    except ERRORS:
         # Told by whatever is asked of it next.
         pass
     return connection
@@ -348,15 +352,17 @@ def _connect(path: str) -> "Connection":
 
 def _is_damage(error: Exception) -> bool:
     """Whether an error of SQLite's tells of what is in the file, and not of the system around it."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         # A text that is no UTF-8 is found after SQLite has handed it over.
         return "UTF-8" in str(error)
     if code == _SQLITE_ERROR:
-        # Tables or columns are not there, or of a format that SQLite itself does not know.
-        return str(error).startswith(("no such ", "table ", "unsupported file format"))
+        # Tables, columns, an encoding that are not what they were. What "cannot" be done is about transactions.
+        return not str(error).startswith("cannot ")
     # The file could be opened for writing: it is its own head that says it is read-only.
-    return code & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB) or code == _SQLITE_READONLY
+    return code & 0xFF in (_SQLITE_CORRUPT, _SQLITE_TOOBIG, _SQLITE_NOTADB) or code == _SQLITE_READONLY
 
 
 def _writer(inode: int) -> str:

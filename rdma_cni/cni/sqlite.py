@@ -7,7 +7,7 @@ as well. A stand-in is there only for as long as the import takes.
 import sys
 from _functools import _lru_cache_wrapper  # type: ignore[import-not-found]
 
-__all__ = ["DatabaseError", "connect"]
+__all__ = ["ERRORS", "DatabaseError", "connect"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,3 +29,6 @@ try:
 finally:
     if _stands_in:
         del sys.modules["functools"]
+
+ERRORS = (DatabaseError, UnicodeDecodeError)
+"""What SQLite's errors come as: the second where the text of one quotes a damaged file, and is no UTF-8."""
