@@ -63,7 +63,7 @@ $(VENV_STAMP): build/requirements.txt | system
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement build/requirements.txt
 	@touch $@
 
-dist/rdma-cni/rdma: build.spec $(SOURCES) $(VENV_STAMP)
+dist/rdma-cni/rdma: build.spec frozen/imports.json $(SOURCES) $(VENV_STAMP)
 	@echo "dist/rdma-cni: freezing"
 	@$(BIN)/python -m PyInstaller --noconfirm --log-level WARN --distpath dist --workpath build/pyinstaller build.spec \
 		> build/pyinstaller.log 2>&1 || { cat build/pyinstaller.log; exit 1; }

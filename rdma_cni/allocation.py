@@ -4,6 +4,8 @@
 run as the CNI spec says.
 """
 
+import _thread
+
 from rdma_cni.cni import delegate, log
 from rdma_cni.cni.errors import INVALID_CONFIG, NOT_AVAILABLE, CniError
 from rdma_cni.cni.request import Request
@@ -32,6 +34,12 @@ class Ipam:
         """Raises CniError 104 when there is no such plugin."""
         if not self.unique:
             delegate.find(self._request, self.name)
+
+    def prepare(self) -> None:
+        """Load what `add` or `delete` will need while the caller waits for the kernel."""
+        if self.unique:
+            # The process has another thread for as long as that takes; it enters no namespace.
+            _thread.start_new_thread(_load, ())
 
     def add(self, undo: Undo) -> dict[str, object]:
         """Its answer, which is given back when a later step fails, or this one half-way."""
@@ -92,6 +100,14 @@ def of(request: Request, conf: "NetConf") -> Ipam | None:
         log.warning(f"releasing in spite of a bad configuration: {problem}")
         return None
     return Ipam(request, name) if name else None
+
+
+def _load() -> None:
+    try:
+        from ipam import allocator, node, plugin, store  # noqa: F401
+    except BaseException as error:
+        # Whoever needs them will import them, and tell.
+        log.debug(f"loading node-subnet: {error!r}")
 
 
 def _own() -> "NodeSubnetPlugin":

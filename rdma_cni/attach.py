@@ -96,6 +96,8 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     # Beforehand: a signal may come right after it is written down.
     undo.push(f"take {function.id} back", lambda: _release(host, attachment, pod))
     host.state.put(attachment)
+    if ipam:
+        ipam.prepare()
 
     for found in devices:
         _move_rdma(host, found, pod)
@@ -150,6 +152,8 @@ def delete(request: Request, own_allowed: bool) -> None:
             raise CniError(
                 OWN_NAMESPACE, f"CNI_NETNS: found {request.netns[:200]!r}, the plugin's own namespace, expected a pod's"
             )
+        if ipam:
+            ipam.prepare()
         for attachment in [known] if known else _lost(host, request, conf, pod):
             if conf.runtimeConfig and conf.runtimeConfig.CNIDeviceInfoFile:
                 from rdma_cni import deviceinfo

@@ -75,7 +75,11 @@ def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest
         "#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=guest FAULTS=/out/faults.jsonl\n"
         f"exec {shlex.join(pytest_in_guest)}\n"
     )
-    payload = [examples(tmp_path), *(runtime_payload(tmp_path) if boot == "containerd" else [])]
+    payload = [
+        examples(tmp_path),
+        LAB.parent.parent / "frozen",
+        *(runtime_payload(tmp_path) if boot == "containerd" else []),
+    ]
     out = tmp_path / "out"
     environment = os.environ | BOOTS[boot] | {"LAB_OUT": str(out)}
     output = []
