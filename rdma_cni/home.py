@@ -98,14 +98,18 @@ def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Name
             finally:
                 inside.close()
 
+    home: list[Device] = []
+
     def arrived() -> bool:
-        home = host.rdma.devices()
-        missing = [record for record in wanted.values() if record.index not in {device.index for device in home}]
+        nonlocal home
         # A device that is nowhere has gone for good, one with its GUID and another index was
         # born when the driver was bound again.
         of_function = function.rdma_devices(host.rdma)
+        home = of_function or []
         if of_function is None or len(of_function) >= len(wanted):
             return True
+        here = {device.index for device in host.rdma.devices()}
+        missing = [record for record in wanted.values() if record.index not in here]
         # Of this function's alone: a VF that nobody gave a GUID has 0, as all of them do.
         guids = {device.guid for device in of_function if device.index not in wanted}
         return all(record.guid in guids for record in missing)
@@ -116,7 +120,7 @@ def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Name
             f"an RDMA device of {function.id} is neither on the host nor in the pod's namespace; something keeps "
             "a namespace alive that it is in: end the pod's processes, or try again",
         )
-    for device in host.rdma.devices():
+    for device in home:
         record = wanted.get(device.index)
         if record and record.name and device.name != record.name:
             try:
