@@ -25,6 +25,7 @@ help:
 	@echo 'make reliability  the table of docs/reliability.md, of the faults that the last make test tried'
 	@echo 'make demo     a VF into each of two pods and back, in the lab, step by step'
 	@echo 'make bench    what a start, an ADD and a DEL cost; raw samples in build/bench.json'
+	@echo 'make profile  what an ADD and a DEL are made of, in the lab: start, imports, state, each netlink message'
 	@echo 'make lab      the images of the lab, in $${LAB_CACHE:-~/.cache/rdma-cni-lab}'
 	@echo 'make pictures what docs/operating.md shows, from the lab'
 	@echo 'make clean    remove build/ and dist/'
@@ -112,8 +113,13 @@ reliability: $(VENV_STAMP)
 demo: bundle lab
 	@tests/lab/lab run tests/lab/demo dist/rdma-cni
 
+# What draws the bench is wanted nowhere else.
+$(VENV)/.bench: $(VENV_STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4'
+	@touch $@
+
 # Both are run, and the second adds to what the first writes.
-bench: bundle lab
+bench: bundle lab $(VENV)/.bench
 	@status=0; $(BIN)/python tests/bench/bench.py || status=1; \
 	$(BIN)/python tests/bench/ipam_bench.py || status=1; exit $$status
 
@@ -121,6 +127,9 @@ bench: bundle lab
 .PHONY: pictures
 pictures: bundle lab
 	@$(BIN)/python tests/lab/pictures.py
+
+profile: bundle lab
+	@tests/lab/lab run tests/bench/in-lab-profile dist/rdma-cni tests/bench tests/lab/guest frozen
 
 clean:
 	rm -rf build dist

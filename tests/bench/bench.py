@@ -3,6 +3,7 @@
 Bare is the distribution's interpreter that does nothing. Raw samples go to build/bench.json.
 """
 
+import importlib
 import json
 import os
 import statistics
@@ -79,6 +80,27 @@ def report(where: str, samples: Samples) -> bool:
     return within
 
 
+def plot(samples: dict[str, Samples], path: Path) -> None:
+    """Each figure as a bar, its reference as 1, its limit as a tick, and the spread of its samples (quartiles)."""
+    os.environ["MPLBACKEND"] = "Agg"
+    plt = importlib.import_module("matplotlib.pyplot")
+    rows = [(where, *figure) for where, figures in FIGURES.items() for figure in figures]
+    figure, axes = plt.subplots(figsize=(9, 0.5 * len(rows) + 1.5))
+    for row, (where, name, base, limit) in enumerate(reversed(rows)):
+        reference = statistics.median(samples[where][base])
+        ratios = [sample / reference for sample in samples[where][name]]
+        low, median, high = statistics.quantiles(ratios, n=4)
+        axes.barh(row, median, color="tab:blue" if median <= limit else "tab:red", height=0.55)
+        axes.errorbar(median, row, xerr=[[median - low], [high - median]], color="black", capsize=3)
+        axes.plot([limit, limit], [row - 0.4, row + 0.4], color="tab:orange", linewidth=3)
+    axes.set_yticks(range(len(rows)), [f"{name}\nto {base} ({where})" for where, name, base, _ in reversed(rows)])
+    axes.axvline(1, color="grey", linestyle=":")
+    axes.set_xlabel("ratio to the median of the reference; orange: at most; bars: medians with quartiles")
+    axes.tick_params(axis="y", labelsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
 def main() -> int:
     print(f"medians of {RUNS} runs each; bare is {' '.join(BARE)}", flush=True)
     samples = {"machine": on_this_machine()}
@@ -91,6 +113,8 @@ def main() -> int:
     path = ROOT / "build" / "bench.json"
     path.write_text(json.dumps({"unit": "ms", "samples": samples}, indent=1) + "\n")
     print(f"raw samples: {path.relative_to(ROOT)}")
+    plot(samples, path.with_suffix(".png"))
+    print("drawn: build/bench.png")
     return 0 if within else 1
 
 
