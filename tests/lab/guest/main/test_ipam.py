@@ -113,8 +113,10 @@ FAILURES = {
         108, ("10.1.0.0/16", "10.9.9.9", "ENETUNREACH"),
     ),
     "an address that the kernel refuses": (
-        "echo '{\"ips\": [{\"address\": \"ff02::1/64\"}]}'", 108, ("ff02::1/64", "EADDRNOTAVAIL"),
+        "echo '{\"ips\": [{\"address\": \"::1/128\"}]}'", 108, ("::1/128", "EADDRNOTAVAIL"),
     ),
+    "a multicast address": ("echo '{\"ips\": [{\"address\": \"ff02::1/64\"}]}'", 106, ("ips[0].address", "ff02::1/64")),
+    "no host's address": ("echo '{\"ips\": [{\"address\": \"0.0.0.0/0\"}]}'", 106, ("ips[0].address", "0.0.0.0/0")),
 }  # fmt: skip
 
 
