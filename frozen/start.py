@@ -10,6 +10,7 @@ unmarshal. build.spec writes the file that this reads.
 import _frozen_importlib
 import _frozen_importlib_external
 import _signal  # type: ignore[import-not-found]
+import gc
 import marshal
 import posix
 import sys
@@ -99,5 +100,8 @@ sys.meta_path.insert(2, _modules)  # type: ignore[arg-type]
 sys.frozen = True  # type: ignore[attr-defined]
 # The name that the program was called by is its first argument (frozen/launcher.c).
 for _name in sys.argv[1:2]:
+    if _name != "rdma-cni":
+        # A plugin ends before there would be anything to collect.
+        gc.disable()
     _command = posix.environ.get(b"CNI_COMMAND", b"").decode("ascii", "replace")
     _modules.preload(f"{_name.rpartition('/')[2]} {_command}")
