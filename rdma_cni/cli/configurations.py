@@ -725,7 +725,7 @@ class _Judge:
 
     def _resources(self, pod: Pod, networks: list[Network]) -> None:
         """The device plugin gives as many devices as the containers ask for."""
-        containers = [each for each in pod.spec.get("containers") or [] if isinstance(each, dict)]
+        containers = [each for each in _list(pod.spec.get("containers")) if isinstance(each, dict)]
         if not containers:
             return
         for resource in sorted({network.resource for network in networks} - {""}):
@@ -767,8 +767,8 @@ class _Judge:
 def _host_local(section: dict[str, Any], where: Path) -> list[Pool]:
     """The subnets of host-local's ranges, as far as they can be read: they are not ours to judge."""
     entries = [(where, section)]
-    for number, one in enumerate(section.get("ranges") or []):
-        entries += [((*where, "ranges", number, index), entry) for index, entry in enumerate(one or [])]
+    for number, one in enumerate(_list(section.get("ranges"))):
+        entries += [((*where, "ranges", number, index), entry) for index, entry in enumerate(_list(one))]
     found = []
     for path, entry in entries:
         text = entry.get("subnet") if isinstance(entry, dict) else None
@@ -791,6 +791,11 @@ def _object(value: object, key: str) -> dict[str, Any]:
     """The object at a key, {} when there is none."""
     found = value.get(key) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    """A value that should be a list; without entries where it is none."""
+    return value if isinstance(value, list) else []
 
 
 def _namespace(value: object) -> str:

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rdma_cni.cli.configurations import Finding, validate_files
 from rdma_cni.cni import validate
@@ -438,3 +441,66 @@ def test_examples_that_belong_together_are_silent_together() -> None:
     files = [path for path in EXAMPLES if path.parent.name == "multus" and "eight" in path.name]
     assert len(files) == 2
     assert [str(each) for each in validate_files([(str(path), path.read_bytes()) for path in files])] == []
+
+
+# Whatever a file has in whichever place: findings, never an exception.
+_ODD = st.sampled_from(
+    [
+        *(None, True, 0, -1, 2**70, 1.5, "", "x", "a/b", "10.0.0.0/8", "fd00::/8", "rdma", "node-subnet", "{}", "[1]"),
+        *([], [[]], [1], {}, {"": 1}, {"type": 1}, {"type": "rdma"}, [{"type": "rdma"}], {"a": {"b": [None]}}),
+        *("\ud800", "\u00e9"),
+    ]
+)
+_WHOLE: list[dict[str, Any]] = [
+    conflist({"type": "sriov", "ipam": IPAM}, RDMA | {"capabilities": {"mac": True}, "args": {"cni": {"debug": True}}}),
+    definition(sriov()),
+    {"type": "x", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/24"}]], "subnet": "10.0.0.0/24"}},
+    pod('[{"name": "rail0", "namespace": "default", "ips": ["10.0.0.1"]}]', rail0=1),
+    {"kind": "List", "items": [{"kind": "Job", "spec": {"template": pod("rail0")}}]},
+    {
+        "kind": "SriovNetwork",
+        "metadata": {"name": "rail0", "namespace": "x"},
+        "spec": {"resourceName": "rail0", "ipam": json.dumps(IPAM), "metaPlugins": '{"type": "rdma"}'},
+    },
+    {"nodeName": "gpu-07", "subnets": ["10.56.7.0/24"]},
+]
+
+
+def _paths(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, each in inner for found in _paths(each, (*path, key)))]
+
+
+def _with(value: Any, path: tuple[str | int, ...], new: object) -> Any:
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = _with(copy[path[0]], path[1:], new)
+    return copy
+
+
+@settings(derandomize=True, deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_value_in_any_place_gives_findings_and_never_an_exception(data: st.DataObject) -> None:
+    whole: Any = data.draw(st.sampled_from(_WHOLE))
+    for _ in range(data.draw(st.integers(1, 2))):
+        whole = _with(whole, data.draw(st.sampled_from(_paths(whole))), data.draw(_ODD))
+    inner = data.draw(st.none() | _ODD)
+    if inner is not None and isinstance(whole, dict) and isinstance(whole.get("spec"), dict):
+        whole = whole | {
+            "spec": whole["spec"] | {data.draw(st.sampled_from(["config", "ipam", "metaPlugins"])): json.dumps(inner)}
+        }
+    for name, text in (("file.json", json.dumps(whole)), ("file.yaml", yaml.safe_dump(json.loads(json.dumps(whole))))):
+        if "\ud800" in text:
+            continue
+        for each in validate_files([(name, text.encode()), ("rails.json", json.dumps(RAILS[0]).encode())]):
+            assert each.severity in ("error", "warning")
+            assert str(each)
+            assert each.line <= text.count("\n") + 1
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(st.binary(max_size=60) | st.text(alphabet='{}[]",:\\abc0 \n\t-&*|>!#', max_size=60).map(str.encode))
+def test_any_bytes_give_findings_and_never_an_exception(data: bytes) -> None:
+    for name in ("file.json", "file.yaml", "-"):
+        validate_files([(name, data)])
