@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 
 SOURCES := $(shell find rdma_cni ipam frozen -name '*.py' -o -name '*.c' 2>/dev/null)
 
-.PHONY: fuzz help bundle image lint test test-lab reliability demo bench lab clean
+.PHONY: help bundle image lint test test-lab fuzz reliability demo bench lab clean
 
 help:
 	@echo 'make bundle   the frozen plugin: dist/rdma-cni/'

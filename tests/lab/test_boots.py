@@ -14,6 +14,7 @@ import yaml
 
 LAB = Path(__file__).parent
 BUNDLE = LAB.parent.parent / "dist" / "rdma-cni"
+ATCALL = Path(os.environ["ATCALL"])
 
 # The NIC and a GPU below a PCIe switch, on the second of two NUMA nodes; another GPU elsewhere; an IOMMU.
 TOPOLOGY = (
@@ -32,10 +33,16 @@ BOOTS = {
     "main": {"LAB_SIM": "sf=1 bare=pci-stub", "LAB_TIMEOUT": "3600"},
     "two_devices": {"LAB_SIM": "per_function=2"},
     "infiniband": {"LAB_SIM": "link_layer=ib"},
+    "faults": {"LAB_SIM": "", "LAB_TIMEOUT": "3600"},
+    "vfs": {"LAB_SIM": "", "LAB_TIMEOUT": "600"},
     "udev": {"LAB_SIM": "", "LAB_UDEV_NAMES": "1"},
     "operator": {"LAB_SIM": "sf=1 pf=igb gids=16", "LAB_SLOT": "port1", "LAB_QEMU": TOPOLOGY, "LAB_TIMEOUT": "1800"},
     "containerd": {"LAB_SIM": "", "LAB_PACKAGES": "containerd,runc", "LAB_MEMORY": "4G", "LAB_TIMEOUT": "1800"},
 }
+
+# Where VFs are removed the whole guest stands still now and then, idle, and nothing in it answers any more.
+ATTEMPTS = {"vfs": 2}
+GUEST_DID_NOT_END = 125
 
 
 def runtime_payload(directory: Path) -> list[Path]:
@@ -82,22 +89,26 @@ def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest
     ]
     out = tmp_path / "out"
     environment = os.environ | BOOTS[boot] | {"LAB_OUT": str(out)}
-    output = []
-    with subprocess.Popen(
-        [LAB / "lab", "run", job, BUNDLE, LAB / "guest", *payload],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as lab:
-        assert lab.stdout is not None
-        with capsys.disabled():
-            print(f"\n--- boot {boot}: {BOOTS[boot]}", flush=True)
-            for line in lab.stdout:
-                print(f"{boot}: {line}", end="", flush=True)
-                output.append(line)
+    for attempt in range(1, ATTEMPTS.get(boot, 1) + 1):
+        (out / "faults.jsonl").unlink(missing_ok=True)
+        output = []
+        with subprocess.Popen(
+            [LAB / "lab", "run", job, BUNDLE, LAB / "guest", ATCALL, *payload],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as lab:
+            assert lab.stdout is not None
+            with capsys.disabled():
+                print(f"\n--- boot {boot}, attempt {attempt}: {BOOTS[boot]}", flush=True)
+                for line in lab.stdout:
+                    print(f"{boot}: {line}", end="", flush=True)
+                    output.append(line)
+        if lab.returncode != GUEST_DID_NOT_END:
+            break
     if (out / "faults.jsonl").exists():
         with Path(os.environ["FAULTS"]).open("a") as faults:
             faults.write((out / "faults.jsonl").read_text())

@@ -240,7 +240,8 @@ int main(int argc, char **argv)
 						regs.orig_rax = -1;
 						regs.rax = -error;
 						ptrace(PTRACE_SETREGS, pid, 0, &regs);
-					} else if (!strncmp(action, "refuse", 6)) {
+					} else if (regs.orig_rax == SYS_sendto || regs.orig_rax == SYS_sendmsg) {
+						/* Refused. Another call at this number is left alone. */
 						struct nlmsghdr head;
 						unsigned long long where = request(pid, &regs, &head);
 						/* What the kernel skips, and answers like any other. */

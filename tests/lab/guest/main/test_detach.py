@@ -47,6 +47,7 @@ def test_a_container_that_never_was_is_a_success(vf: Function, pod: Pod) -> None
     assert guest.host() == before
 
 
+@pytest.mark.fault("node", "the pod's path is gone, or leads to something else")
 @pytest.mark.parametrize("netns", [None, "", "/run/netns/none", "/etc/hostname", "/run", "/dev/null"])
 @pytest.mark.parametrize("ended", ["alive", "died"])
 def test_with_a_path_that_leads_to_the_pod_no_more_the_devices_come_home(
@@ -87,6 +88,7 @@ def test_the_devices_are_what_they_were(vf: Function, pod: Pod, alone: bool, end
     guest.run("ip", "link", "set", vf.netdev, "mtu", "1500")
 
 
+@pytest.mark.fault("node", "namespaces die together")
 def test_two_pods_that_died_together_both_with_a_net1_get_their_names_back(
     vf: Function, other_vf: Function, make_pod: MakePod
 ) -> None:
@@ -100,6 +102,7 @@ def test_two_pods_that_died_together_both_with_a_net1_get_their_names_back(
     assert home(vf, other_vf)
 
 
+@pytest.mark.fault("node", "namespaces die together")
 def test_two_pods_that_died_together_get_their_names_back_without_state(
     vf: Function, other_vf: Function, make_pod: MakePod
 ) -> None:
@@ -114,6 +117,7 @@ def test_two_pods_that_died_together_get_their_names_back_without_state(
     assert home(vf, other_vf)
 
 
+@pytest.mark.fault("node", "the namespace's mount is removed, a process keeps it alive")
 def test_a_namespace_that_a_process_keeps_alive_gives_its_devices_back(vf: Function, pod: Pod) -> None:
     attach(conf(vf), pod)
     process = subprocess.Popen(["ip", "netns", "exec", pod.name, "sleep", "100"])
@@ -128,6 +132,7 @@ def test_a_namespace_that_a_process_keeps_alive_gives_its_devices_back(vf: Funct
         process.wait()
 
 
+@pytest.mark.fault("node", "the namespace's mount is removed, a socket keeps it alive")
 def test_a_namespace_that_dies_while_del_runs_is_waited_for(vf: Function, pod: Pod) -> None:
     """An open socket keeps a namespace alive that no path and no process leads to."""
     attach(conf(vf), pod)
@@ -150,6 +155,7 @@ def test_a_namespace_that_dies_while_del_runs_is_waited_for(vf: Function, pod: P
     holder.wait()
 
 
+@pytest.mark.fault("the pod's root", "gives the RDMA device to a namespace of its own")
 def test_devices_that_something_keeps_away_are_asked_for_again(vf: Function, pod: Pod, make_pod: MakePod) -> None:
     """Root in the pod gave the RDMA device to a namespace of its own."""
     nested = make_pod("nested")
@@ -163,6 +169,7 @@ def test_devices_that_something_keeps_away_are_asked_for_again(vf: Function, pod
     assert state_rows() == 0
 
 
+@pytest.mark.fault("the pod's root", "renames the RDMA device")
 @pytest.mark.parametrize("lost", [False, True], ids=["state", "no state"])
 @pytest.mark.parametrize("ended", ["alive", "died"])
 @pytest.mark.parametrize("name", ["stolen", "a/b", "a b", "a%db", "%d", "..", "x" * 63, "\x1b[31m", "ü"], ids=ascii)
@@ -182,6 +189,7 @@ def test_an_rdma_device_that_root_in_the_pod_renamed_has_its_name_again(
     assert "\x1b" not in answer.stderr
 
 
+@pytest.mark.fault("the pod's root", "takes the name of another RDMA device")
 def test_devices_that_swapped_their_names_in_pods_have_their_own_again(
     vf: Function, other_vf: Function, make_pod: MakePod
 ) -> None:
@@ -224,6 +232,7 @@ def test_an_rdma_device_name_that_is_taken_on_the_node_is_told_of(vf: Function, 
     assert (home(vf), pod.links(), state_rows()) == (True, [], 0)
 
 
+@pytest.mark.fault("the pod's root", "changes name, MAC, MTU and alternative names of the netdev")
 @pytest.mark.parametrize("lost", [False, True], ids=["state", "no state"])
 @pytest.mark.parametrize("ended", ["alive", "died"])
 def test_a_netdev_that_root_in_the_pod_changed_is_what_it_was(vf: Function, pod: Pod, ended: str, lost: bool) -> None:
@@ -241,6 +250,7 @@ def test_a_netdev_that_root_in_the_pod_changed_is_what_it_was(vf: Function, pod:
         guest.run("ip", "link", "property", "del", "dev", vf.netdev, "altname", "ours", check=False)
 
 
+@pytest.mark.fault("the pod's root", "forges the netdev's mark")
 def test_a_netdev_whose_alias_root_in_the_pod_forged_is_brought_home_without_state(vf: Function, pod: Pod) -> None:
     """The mark that the plugin leaves is a hint: without a sensible name the netdev keeps the one it has."""
     attach(conf(vf), pod)
@@ -307,6 +317,7 @@ def test_an_add_that_failed_for_its_configuration_is_followed_by_a_del_with_the_
     assert "mtu: found" in answer.stderr
 
 
+@pytest.mark.fault("node", "the pod's path is another pod's now")
 def test_a_path_that_is_now_another_pods_is_never_touched(vf: Function, other_vf: Function, make_pod: MakePod) -> None:
     first = make_pod("pod")
     attach(conf(vf), first, container="first")
@@ -322,6 +333,7 @@ def test_a_path_that_is_now_another_pods_is_never_touched(vf: Function, other_vf
     detach(conf(other_vf), second, container="second")
 
 
+@pytest.mark.fault("node", "a late DEL, when another pod has the VF")
 def test_a_vf_that_another_pod_has_by_now_is_not_taken_from_it(vf: Function, make_pod: MakePod) -> None:
     first, second = make_pod("a"), make_pod("b")
     attach(conf(vf), first, container="first")
@@ -340,6 +352,7 @@ def test_a_del_in_another_network_is_another_attachments(vf: Function, pod: Pod)
     detach(conf(vf), pod)
 
 
+@pytest.mark.fault("node", "the driver is rebound while the pod has the VF")
 @pytest.mark.changes_host
 @pytest.mark.parametrize("ended", ["alive", "died"])
 @pytest.mark.parametrize("lost", [False, True], ids=["state", "no state"])
@@ -363,6 +376,7 @@ def test_a_driver_that_was_rebound_while_the_pod_had_the_vf_is_a_success(
         detach(config, pod)
 
 
+@pytest.mark.fault("node", "the driver is taken off while the pod has the VF")
 @pytest.mark.changes_host
 def test_a_driver_that_was_taken_off_while_the_pod_had_the_vf_is_a_success(vfs: list[Function], pod: Pod) -> None:
     vf = vfs[-1]
