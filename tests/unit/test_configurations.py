@@ -444,7 +444,7 @@ def test_examples_that_belong_together_are_silent_together() -> None:
 
 
 # Whatever a file has in whichever place: findings, never an exception.
-_ODD = st.sampled_from(
+_ODD: st.SearchStrategy[Any] = st.sampled_from(
     [
         *(None, True, 0, -1, 2**70, 1.5, "", "x", "a/b", "10.0.0.0/8", "fd00::/8", "rdma", "node-subnet", "{}", "[1]"),
         *([], [[]], [1], {}, {"": 1}, {"type": 1}, {"type": "rdma"}, [{"type": "rdma"}], {"a": {"b": [None]}}),
@@ -474,7 +474,7 @@ def _paths(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | 
 def _with(value: Any, path: tuple[str | int, ...], new: object) -> Any:
     if not path:
         return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
     copy[path[0]] = _with(copy[path[0]], path[1:], new)
     return copy
 
