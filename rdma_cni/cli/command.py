@@ -19,11 +19,25 @@ FINDINGS = 1
 USAGE = 2
 
 
+def printable(value: object) -> str:
+    """What may be printed of a name: control characters, and bytes that are no UTF-8, are escaped."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def complain(*texts: object) -> None:
+    """Say on stderr what went wrong, or could not be seen: a line each, in which nothing is but text."""
+    for each in texts:
+        click.echo(f"rdma-cni: {printable(each)}", err=True)
+
+
 class Failure(click.ClickException):
     """What was found, what was expected, what to do: one line on stderr, exit status 1."""
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"rdma-cni: {self.message}", file=file or sys.stderr)
+        complain(self.message)
 
 
 class Command(click.Command):

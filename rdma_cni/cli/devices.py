@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rdma_cni.cli import inventory
-from rdma_cni.cli.command import Command, json_option, known, nearest, working
+from rdma_cni.cli.command import Command, complain, json_option, known, nearest, working
 from rdma_cni.cli.inventory import Function, Gid, Node
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def command(
 
     with working("looking at the node and its pods"):
         node, functions = look()
-    for problem in node.problems:
-        click.echo(f"rdma-cni: {problem}", err=True)
+    complain(*node.problems)
     if not watch:
         _show(node, functions, wide=wide, as_json=as_json)
         return

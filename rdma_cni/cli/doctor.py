@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rdma_cni.cli import diagnosis, inventory
-from rdma_cni.cli.command import FINDINGS, Command, json_option, known, working
+from rdma_cni.cli.command import FINDINGS, Command, complain, json_option, known, working
 from rdma_cni.cli.diagnosis import CHECKS, Finding, Situation
 from rdma_cni.host import Host
 
@@ -76,8 +76,7 @@ def command(
     if as_json:
         click.echo(json.dumps(as_dictionary(node, names, findings, repaired), indent=2))
     else:
-        for problem in node.problems:
-            click.echo(f"rdma-cni: {problem}", err=True)
+        complain(*node.problems)
         _show(findings, repaired)
         if not findings and sys.stdout.isatty():
             click.echo(f"{len(names)} checks, nothing found.")
@@ -101,7 +100,7 @@ def _repair(findings: list[Finding]) -> list[Finding]:
         try:
             finding.repair()
         except diagnosis.REFUSED as error:
-            click.echo(f"rdma-cni: {finding.subject}: not repaired: {error}", err=True)
+            complain(f"{finding.subject}: not repaired: {error}")
         else:
             done.append(finding)
     return done

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from rdma_cni.cli import inventory
-from rdma_cni.cli.command import Command, Failure, nearest
+from rdma_cni.cli.command import Command, Failure, complain, nearest
 from rdma_cni.cli.devices import pf_address
 from rdma_cni.cli.inventory import Function, Node
 
@@ -114,8 +114,7 @@ def command(
     networks = _networks(pools or ("10.56.0.0/13",))
     wanted = Wanted(resource_prefix, namespace, _node_prefixes(networks, node_prefixes), _indices(nodes), mtu)
     node = inventory.read(gids=False)
-    for problem in node.problems:
-        click.echo(f"rdma-cni: {problem}", err=True)
+    complain(*node.problems)
     rails = _rails(node, pfs, networks, wanted)
     click.echo(_WRITERS[what](rails, wanted), nl=False)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 
 from rdma_cni.cli import hardware, inventory
-from rdma_cni.cli.command import Command, Failure, json_option
+from rdma_cni.cli.command import Command, Failure, complain, json_option
 from rdma_cni.cli.inventory import Node
 
 _FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/rdma-cni"
@@ -47,8 +47,7 @@ def command(prefix: str, nfd: bool, output: str | None, as_json: bool) -> None:
             f"found {prefix!r}, expected a DNS name and a slash: example.com/", param_hint="--prefix"
         )
     node = inventory.read(gids=True)
-    for problem in node.problems:
-        click.echo(f"rdma-cni: {problem}", err=True)
+    complain(*node.problems)
     labels = {prefix + key: value for key, value in of(node).items()}
     text = json.dumps(labels, indent=2) + "\n" if as_json else "".join(f"{k}={v}\n" for k, v in labels.items())
     path = _FEATURES if nfd else output

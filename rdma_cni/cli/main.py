@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rdma_cni.cli.command import FINDINGS, USAGE, nearest, sections
+from rdma_cni.cli.command import FINDINGS, USAGE, complain, nearest, sections
 from rdma_cni.cni import __version__
 from rdma_cni.cni.errors import CniError
 from rdma_cni.cni.request import VERSIONS
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FINDINGS
     except OSError as error:
-        click.echo(f"rdma-cni: {error.filename or 'stdout'}: {error.strerror or error}", err=True)
+        complain(f"{error.filename or 'stdout'}: {error.strerror or error}")
         return FINDINGS
     return status
 
@@ -108,14 +108,14 @@ def _run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return FINDINGS
     except CniError as error:
-        click.echo(f"rdma-cni: {error}", err=True)
+        complain(error)
         return FINDINGS
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FINDINGS
     except OSError:
         raise
     except Exception as error:
-        click.echo(f"rdma-cni: {_defect(error)}", err=True)
+        complain(_defect(error))
         return FINDINGS
     return answer if isinstance(answer, int) else 0
 

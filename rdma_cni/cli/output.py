@@ -15,10 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from rdma_cni.cli import command
+
 # Wide enough for what is read by a program, or by a person who pipes it to `less -S`.
 _UNLIMITED = 10_000
 
 GOOD, BAD, WARN, DIM, HEAD = "green", "bold red", "yellow", "bright_black", "bold cyan"
+
+printable = command.printable
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -26,14 +30,6 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS", "").isdecimal() else _UNLIMITED
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
-
-
-def printable(value: object) -> str:
-    """What may be printed of a name: control characters, and bytes that are no UTF-8, are escaped."""
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def text(value: object, style: str = "") -> Text:
@@ -65,8 +61,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     shown = _filled(columns, rows)
     for row in rows:
         where.print(_cell(row[shown[0]]))
-        values = [(columns[number], _cell(row[number])) for number in shown[1:] if row[number] not in (None, "")]
-        for name, cell in values:
+        for number in shown[1:]:
+            name, cell = columns[number], _cell(row[number])
+            if not cell.plain:
+                continue
             line = Text().append(f"    {name.lower():<10}", HEAD)
             where.print(line.append_text(Text("  ").join(cell.split("\n"))))
 

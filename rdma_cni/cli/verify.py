@@ -15,7 +15,7 @@ import click
 
 from rdma_cni import netns
 from rdma_cni.cli import inventory, neighbour
-from rdma_cni.cli.command import FINDINGS, Command, Failure, json_option, nearest, working
+from rdma_cni.cli.command import FINDINGS, Command, Failure, complain, json_option, nearest, working
 from rdma_cni.cli.devices import address
 from rdma_cni.cli.inventory import Function, Netdev, Node, RdmaDevice
 from rdma_cni.netns import Namespace
@@ -84,8 +84,7 @@ def command(pod: str, peer: str | None, wait: float, as_json: bool) -> None:
         }
         click.echo(json.dumps(value, indent=2))
     else:
-        for problem in node.problems:
-            click.echo(f"rdma-cni: {problem}", err=True)
+        complain(*node.problems)
         _show(steps)
     if missing:
         sys.exit(FINDINGS)

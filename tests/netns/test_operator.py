@@ -65,6 +65,22 @@ def test_a_reader_that_went_away_is_no_reason_for_a_traceback() -> None:
     assert done.stdout.strip() in ("0", "1")
 
 
+def test_what_it_quotes_reaches_no_terminal_as_anything_but_text() -> None:
+    hostile = "/run/netns/\x1b[31mred\x07"
+    script = f"exec '{BUNDLE}/rdma-cni' verify \"$HOSTILE\""
+    done = subprocess.run(
+        ["script", "-qec", script, "/dev/null"],
+        env=os.environ | {"HOSTILE": hostile},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert r"\x1b[31mred\x07: found no such namespace" in done.stdout
+    assert "\x1b[31m" not in done.stdout
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_its_commands(shell: str) -> None:
     done = rdma_cni("completion", shell)
