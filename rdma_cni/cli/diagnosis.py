@@ -211,7 +211,8 @@ def _vfs(situation: Situation) -> Iterator[Finding]:
         if pf.vfs_possible and not pf.vfs and pf.id not in parents:
             yield Finding(
                 "vfs",
-                ERROR,
+                # Where another PF has them, this one may be for the host.
+                WARNING if parents else ERROR,
                 _name(pf),
                 f"has no VFs, {pf.vfs_possible} are possible",
                 f"echo {pf.vfs_possible} > {hardware.PCI}/{pf.id}/sriov_numvfs",
@@ -247,7 +248,8 @@ def _rdma_device(situation: Situation) -> Iterator[Finding]:
         if lacks and not function.rdma and situation.node.exclusive is not None:
             yield Finding(
                 "rdma-device",
-                ERROR,
+                # A PF's driver may be able to, and the NIC be for something else.
+                WARNING if function.kind == "pf" else ERROR,
                 _name(function),
                 f"has no RDMA device in any namespace (driver {function.driver or 'unknown'})",
                 "load the RDMA module of its driver (mlx5_ib, irdma, bnxt_re); `devlink dev param` shows whether "
