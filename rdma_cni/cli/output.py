@@ -6,12 +6,10 @@ anything but a printable character, and none is read as markup.
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -76,13 +74,3 @@ def _filled(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Sequence[
 
 def _cell(cell: Cell) -> Text:
     return cell if isinstance(cell, Text) else text("" if cell is None else cell)
-
-
-@contextmanager
-def progress(what: str, total: int) -> "Iterator[Progress]":
-    """Progress on stderr, for work that may take long; nothing when that is no terminal."""
-    where = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=where, transient=True, disable=not where.is_terminal) as shown:
-        shown.add_task(what, total=total)
-        yield shown
