@@ -4,6 +4,7 @@ tests/lab/pictures-job is what runs in the guest. A block of text in operating.m
 above it becomes what the job left under that name; pictures are of what it left in colour.
 """
 
+import html
 import os
 import re
 import shutil
@@ -20,6 +21,25 @@ OUT = ROOT / "build" / "pictures"
 _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
+# A piece of a line that begins with blanks, which not every viewer keeps.
+_INDENTED = re.compile(
+    r'<text class="(?P<style>[^"]*)" x="(?P<x>[^"]*)" y="(?P<y>[^"]*)" textLength="(?P<width>[^"]*)" (?P<clip>[^>]*)>'
+    r"(?P<blanks>(?:&#160;)+)(?P<rest>[^<]*)</text>"
+)
+
+
+def _moved(match: re.Match[str]) -> str:
+    """The same piece without its blanks, further to the right."""
+    rest = match["rest"].rstrip()
+    blanks = match["blanks"].count("&#160;")
+    if not rest:
+        return ""
+    letter = float(match["width"]) / (blanks + len(html.unescape(rest)))
+    x, width = float(match["x"]) + blanks * letter, letter * len(html.unescape(rest))
+    place = f'x="{x:g}" y="{match["y"]}" textLength="{width:g}" {match["clip"]}'
+    return f'<text class="{match["style"]}" {place}>{rest}</text>'
+
+
 def draw(source: Path, title: str, target: Path) -> None:
     """A terminal's output, with its colours, as an SVG."""
     lines = [line.rstrip() for line in source.read_text().splitlines()]
@@ -27,7 +47,7 @@ def draw(source: Path, title: str, target: Path) -> None:
     width = max(len(line) for line in shown.plain.splitlines())
     console = Console(record=True, width=width + 1, file=Path(os.devnull).open("w"))  # noqa: SIM115
     console.print(shown, soft_wrap=True)
-    svg = _FONTS.sub("", console.export_svg(title=title, unique_id=target.stem))
+    svg = _INDENTED.sub(_moved, _FONTS.sub("", console.export_svg(title=title, unique_id=target.stem)))
     target.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 
 
