@@ -384,6 +384,9 @@ def test_plugins_that_are_missing_or_another_program(tmp_path: Path) -> None:
     found = findings("--only", "bundle", "--bin-dir", str(tmp_path))
     assert len(found) == 2
     assert "'another'" in found[0]["found"]
+    (tmp_path / "rdma").write_text("#!/bin/sh\necho 'rdma 0.0.1: a CNI plugin' >&2\n")
+    found = findings("--only", "bundle", "--bin-dir", str(tmp_path))
+    assert (found[0]["severity"], "another version" in found[0]["found"]) == ("warning", True)
     (tmp_path / "rdma").unlink()
     (tmp_path / "rdma").write_text("no program")
     assert len(findings("--only", "bundle", "--bin-dir", str(tmp_path))) == 2
