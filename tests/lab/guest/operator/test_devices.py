@@ -130,7 +130,7 @@ def test_a_function_that_another_plugin_moved_is_found_with_the_pod_of_its_proce
     group.mkdir(parents=True)
     logs = Path(f"/var/log/pods/train_llama-1_{POD_UID}")
     logs.mkdir(parents=True)
-    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sleep", "60"]) as process:
+    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sleep", "600"]) as process:
         (group / "cgroup.procs").write_text(str(process.pid))
         found = device(vf)
         process.kill()

@@ -343,7 +343,7 @@ def test_a_reservation_that_nobody_has(pod: Pod) -> None:
     # A container is known by the cgroup of its processes.
     group = Path("/sys/fs/cgroup/container1")
     group.mkdir()
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         (group / "cgroup.procs").write_text(str(process.pid))
         none("reservations")
         process.kill()
@@ -356,10 +356,12 @@ def test_a_reservation_that_nobody_has(pod: Pod) -> None:
 def running(path: Path, *wrapper: str) -> Iterator[int]:
     """A process of a program's name; the program itself is `sleep`."""
     shutil.copy("/bin/sleep", path)
-    with subprocess.Popen([*wrapper, str(path), "60"]) as process:
-        assert guest.eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text().strip() == path.name[:15])
-        yield process.pid
-        process.kill()
+    with subprocess.Popen([*wrapper, str(path), "infinity"]) as process:
+        try:
+            assert guest.eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text().strip() == path.name[:15])
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def test_a_runtime_that_may_not_lock_memory(tmp_path: Path) -> None:

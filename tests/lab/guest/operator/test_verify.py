@@ -42,9 +42,11 @@ def missing(*arguments: str) -> dict[str, Any]:
 @contextmanager
 def process(pod: Pod) -> Iterator[int]:
     """A process in the pod."""
-    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sleep", "60"]) as sleeping:
-        yield sleeping.pid
-        sleeping.kill()
+    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sleep", "infinity"]) as sleeping:
+        try:
+            yield sleeping.pid
+        finally:
+            sleeping.kill()
 
 
 def test_a_pod_that_has_everything_and_reaches_its_peer(
@@ -113,7 +115,7 @@ def test_character_devices_that_are_not_there(vf: Function, pod: Pod) -> None:
     config = conf(vf, ipam=POOL)
     attach(config, pod)
     assert guest.eventually(lambda: "LOWER_UP" in pod.link("net1")["flags"])
-    script = "mount -t tmpfs tmpfs /dev/infiniband; exec sleep 60"
+    script = "mount -t tmpfs tmpfs /dev/infiniband; exec sleep 600"
     command = ["ip", "netns", "exec", pod.name, "unshare", "--mount", "sh", "-c", script]
     with subprocess.Popen(command) as sleeping:
         assert guest.eventually(lambda: Path(f"/proc/{sleeping.pid}/comm").read_text() == "sleep\n")
