@@ -124,7 +124,8 @@ def _read_name(path: str) -> str:
 
 
 def _read(path: str) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
+    # As UTF-8: for ASCII the interpreter would import a codec.
+    with open(path, encoding="utf-8", errors="replace") as file:
         return file.read().strip()
 
 
