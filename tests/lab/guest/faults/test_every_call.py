@@ -104,6 +104,7 @@ def failures(one: Attachment, command: str) -> list[tuple[Call, str]]:
     return [(call, failure) for call in one.run.calls for failure in call.failures]
 
 
+@pytest.mark.asked_for
 @pytest.mark.parametrize("kind", kinds("a system call fails", [CHAINED]))
 def test_where_any_call_fails_it_is_said_so_and_an_add_leaves_no_trace_and_a_del_ends_it(
     kind: str, attachments: Attachments, tried: Tried
