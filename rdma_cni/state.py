@@ -156,11 +156,12 @@ class State(Database):
 
     def put(self, attachment: Attachment) -> None:
         """Write it down, in the place of what was known of the same attachment. Raises CniError 11."""
-        rows = self.execute(
-            f"INSERT INTO attachment ({_COLUMNS}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (network, container, ifname) "
-            "DO UPDATE SET record=excluded.record WHERE function=excluded.function RETURNING 1",
-            (attachment.network, attachment.container, attachment.ifname, attachment.function, _record(attachment)),
-        )
+        with self:
+            rows = self.execute(
+                f"INSERT INTO attachment ({_COLUMNS}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (network, container, ifname) "
+                "DO UPDATE SET record=excluded.record WHERE function=excluded.function RETURNING 1",
+                (attachment.network, attachment.container, attachment.ifname, attachment.function, _record(attachment)),
+            )
         if not rows:
             raise CniError(
                 TRY_AGAIN, f"{attachment}: was given another function than {attachment.function} meanwhile; try again"

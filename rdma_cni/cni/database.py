@@ -254,15 +254,17 @@ class Database:
             raise self._failure(error) from None
 
     def reclaim(self, statement: str, values: "Iterable[object]" = ()) -> None:
-        """As `execute`, for what only takes away: it succeeds where there is no room for a journal, too."""
+        """A transaction that only takes away: it succeeds where there is no room for a journal, too."""
         try:
-            self.execute(statement, values)
+            with self:
+                self.execute(statement, values)
         except CniError as error:
             if error.code != IO_FAILURE:
                 raise
             # In memory; a process that is killed just now leaves a damaged file, which is recovered from.
             self.execute("PRAGMA journal_mode=MEMORY")
-            self.execute(statement, values)
+            with self:
+                self.execute(statement, values)
 
     def __enter__(self) -> "Database":
         """Begin a transaction that no other process is writing beside.
@@ -301,9 +303,14 @@ class Database:
             return False
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            self.execute("COMMIT")
-            return
+        try:
+            if kind is None:
+                self.execute("COMMIT")
+        finally:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        """End the transaction if there still is one: a COMMIT may fail, too."""
         try:
             # SQLite itself has rolled back already, when the disk was full for instance.
             if self._connection.in_transaction:
