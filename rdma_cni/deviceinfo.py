@@ -100,7 +100,9 @@ def _replace(path: str, info: dict[str, object]) -> None:
             os.close(fd)
         os.rename(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        # A signal may have come when it had its name already.
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
         raise
 
 

@@ -62,6 +62,9 @@ def run(plugin: Plugin) -> int:
         result = _dispatch(plugin, request, undo)
         # It is done: from here on a signal comes too late to undo anything.
         _ignore_signals()
+        if _stopped:
+            # What it raised was lost on its way: something else was raised while that was cleaned up after.
+            raise _stopped
         _count(plugin, command, 0, began)
         counted = True
         if result is not None:
@@ -149,6 +152,10 @@ def valid_attachments(request: Request) -> set[tuple[str, str]]:
     return valid
 
 
+class _StoppedError(BaseException):
+    """A signal came. No CniError: what deals with those on the way would take it for an answer and go on."""
+
+
 _stopped: CniError | None = None
 _STOPPING = {_signal.SIGTERM: "SIGTERM", _signal.SIGINT: "SIGINT"}
 
@@ -158,7 +165,7 @@ def _terminated(signal: int, frame: object) -> None:
     _ignore_signals()
     global _stopped
     _stopped = CniError(TRY_AGAIN, f"stopped by {_STOPPING[signal]}; what an ADD did so far is undone; call again")
-    raise _stopped
+    raise _StoppedError(_stopped.message)
 
 
 def _ignore_signals() -> None:
