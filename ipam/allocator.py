@@ -5,6 +5,9 @@ from ipam.pool import Range, parse, unparse
 from ipam.store import Owner, Reservation, Store
 from rdma_cni.cni.errors import REQUEST_REFUSED, TRY_AGAIN, CniError
 
+_REMEMBERED = 4096
+"""Freed addresses."""
+
 
 def allocate(store: Store, owner: Owner, shares: list[Share], requested: list[str]) -> list[Reservation]:
     """One address of each share, for `owner`; within a transaction of the store.
@@ -62,7 +65,10 @@ def _allocate(store: Store, owner: Owner, share: Share, request: int | None) -> 
         address = request
     else:
         found = (
-            _never_given(store, share, scope, subnet, start) or _freed(store, share, scope) or _left_over(store, share)
+            _long_freed(store, share, scope)
+            or _never_given(store, share, scope, subnet, start)
+            or _freed(store, share, scope)
+            or _left_over(store, share)
         )
         if found is None:
             raise _full(share)
@@ -110,6 +116,16 @@ def _never_given(store: Store, share: Share, scope: int, subnet: int, start: byt
             address = following
     store.advance(scope, len(share.ranges), b"")
     return None
+
+
+def _long_freed(store: Store, share: Share, scope: int) -> tuple[Range, int] | None:
+    """An address after which so many were freed that more of them need not be remembered.
+
+    A subnet of IPv6 is never given out once: the store would grow with each pod.
+    """
+    if sum(own.subnet.last - own.subnet.first + 1 for own in share.ranges) <= _REMEMBERED:
+        return None
+    return _freed(store, share, scope) if store.freed_since(scope) >= _REMEMBERED else None
 
 
 def _freed(store: Store, share: Share, scope: int) -> tuple[Range, int] | None:

@@ -1,7 +1,8 @@
 """What is reserved, on disk. It knows addresses as bytes, and nothing of subnets.
 
 A scope is one node's share of one pool under one set of rules. In it addresses are given from the
-lowest up until all have been given once; then the one that was freed longest ago is the next.
+lowest up until all have been given once, or so many were freed that no more are remembered; then the
+one that was freed longest ago is the next.
 """
 
 from rdma_cni.cni import system
@@ -159,6 +160,11 @@ class Store(Database):
                 return address
             # It was given under other rules meanwhile; it comes back under those.
             self.execute("DELETE FROM freed WHERE scope=? AND address=?", (scope, address))
+
+    def freed_since(self, scope: int) -> int:
+        """How many addresses were freed, in all scopes, since the one that was freed before all others of this."""
+        rows = self.execute("SELECT (SELECT max(turn) FROM freed) - min(turn) FROM freed WHERE scope=?", (scope,))
+        return cast("int", rows[0][0] or 0)
 
     def reserved(self, first: bytes, last: bytes) -> list[bytes]:
         """The reserved addresses of a range, from the lowest up."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import itertools
 import os
 import shutil
 import sqlite3
@@ -296,6 +297,26 @@ def test_a_huge_ipv6_subnet_gives_its_lowest_addresses() -> None:
 
 
 # Requested addresses
+
+
+@apart
+def test_of_a_huge_subnet_no_more_freed_addresses_are_remembered_than_of_a_large_one() -> None:
+    conf = section({"subnet": "fd00:56::/48", "nodePrefix": 64}, {"subnet": "10.64.0.0/10", "nodePrefix": 20})
+    own = shares(conf)
+    rounds = allocator._REMEMBERED + 100
+    given: dict[str, list[int]] = {}
+    with opened() as store:
+        for number in range(rounds):
+            with store:
+                for each in allocator.allocate(store, owner("c"), own, []):
+                    given.setdefault(text(each), []).append(number)
+            with store:
+                store.release(owner("c"))
+        (count,) = store.execute("SELECT count(*) FROM freed GROUP BY scope ORDER BY count(*) DESC LIMIT 1")
+    assert cast("int", count[0]) <= allocator._REMEMBERED
+    # Two are freed each time, one of each pool.
+    again = [later - earlier for turns in given.values() for earlier, later in itertools.pairwise(turns)]
+    assert min(again) >= allocator._REMEMBERED // 2
 
 
 @apart
