@@ -11,7 +11,8 @@
  *   refuse=E  a netlink request is not made, and the kernel's answer to it says E
  *
  * REPORT gets a line with the program's process ID, then one for each such call, the N-th last. Ends with the
- * program's exit status, or 128 and its signal. Children of the program run on undisturbed and uncounted.
+ * program's exit status, or 128 and its signal; with 125 for a failure of its own, and then the program ends, too.
+ * Children of the program run on undisturbed and uncounted.
  *
  * Counted are netlink requests that do not only ask, packets, writes (not those to stderr), what makes, renames
  * or removes a file, and what enters a namespace or mounts something.
@@ -94,6 +95,16 @@ static void poke(pid_t pid, unsigned long long to, const void *from, size_t size
 
 	if (process_vm_writev(pid, &here, 1, &there, 1, 0) != (ssize_t)size)
 		die("process_vm_writev");
+}
+
+/* 0 where the process was killed meanwhile: of that waitpid tells. */
+static int trace(int request, pid_t pid, void *address, void *data)
+{
+	if (!ptrace(request, pid, address, data))
+		return 1;
+	if (errno != ESRCH)
+		die("ptrace");
+	return 0;
 }
 
 /* The header of what sendto or sendmsg sends, which may be no netlink request at all. */
@@ -201,10 +212,11 @@ int main(int argc, char **argv)
 	}
 	if (program < 0 || waitpid(program, &status, 0) != program || !WIFSTOPPED(status))
 		die("fork");
-	ptrace(PTRACE_SETOPTIONS, program, 0, PTRACE_O_TRACESECCOMP | PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK |
-	       PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC);
+	/* Whatever becomes of this process, nothing stands still for ever. */
+	trace(PTRACE_SETOPTIONS, program, 0, (void *)(PTRACE_O_EXITKILL | PTRACE_O_TRACESECCOMP |
+	      PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC));
 	fprintf(report, "%d\n", program);
-	ptrace(PTRACE_CONT, program, 0, 0);
+	trace(PTRACE_CONT, program, 0, 0);
 	for (;;) {
 		struct user_regs_struct regs;
 		char line[4200];
@@ -222,7 +234,8 @@ int main(int argc, char **argv)
 			/* A new child begins with a SIGSTOP that is not its own. */
 			signal = pid != program && stopped == SIGSTOP ? 0 : stopped;
 		} else if (event == PTRACE_EVENT_SECCOMP && pid == program) {
-			ptrace(PTRACE_GETREGS, pid, 0, &regs);
+			if (!trace(PTRACE_GETREGS, pid, 0, &regs))
+				continue;
 			if (refused && regs.orig_rax == SYS_recvfrom) {
 				reading = 1;
 				how = PTRACE_SYSCALL;
@@ -239,7 +252,7 @@ int main(int argc, char **argv)
 					} else if (!strncmp(action, "fail", 4)) {
 						regs.orig_rax = -1;
 						regs.rax = -error;
-						ptrace(PTRACE_SETREGS, pid, 0, &regs);
+						trace(PTRACE_SETREGS, pid, 0, &regs);
 					} else if (regs.orig_rax == SYS_sendto || regs.orig_rax == SYS_sendmsg) {
 						/* Refused. Another call at this number is left alone. */
 						struct nlmsghdr head;
@@ -254,7 +267,8 @@ int main(int argc, char **argv)
 		} else if (event == 0 && reading && pid == program) {
 			/* At the end of a recvfrom. */
 			struct { struct nlmsghdr head; int error; } answer;
-			ptrace(PTRACE_GETREGS, pid, 0, &regs);
+			if (!trace(PTRACE_GETREGS, pid, 0, &regs))
+				continue;
 			reading = 0;
 			if ((long long)regs.rax >= (long long)sizeof answer &&
 			    peek(pid, regs.rsi, &answer, sizeof answer) == sizeof answer &&
@@ -264,8 +278,9 @@ int main(int argc, char **argv)
 				refused = 0;
 			}
 		}
-		ptrace(how, pid, 0, signal);
+		trace(how, pid, 0, (void *)(long)signal);
 	}
-	fclose(report);
+	if (fclose(report))
+		die(argv[3]);
 	return result;
 }

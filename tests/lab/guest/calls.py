@@ -114,6 +114,7 @@ class Stopped:
         """What it says in the end."""
         self._process.send_signal(signal.SIGCONT)
         stdout, stderr = self._process.communicate(timeout=120)
+        assert self._process.returncode != guest.WRAPPER_FAILED, stderr
         return Answer(self._process.returncode, stdout.decode(), stderr.decode(errors="replace"))
 
     def kill(self) -> None:

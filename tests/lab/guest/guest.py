@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 CNI_PATH = "/opt/cni/bin"
+WRAPPER_FAILED = 125
 PCI = Path("/sys/bus/pci/devices")
 AUXILIARY = Path("/sys/bus/auxiliary/devices")
 
@@ -221,6 +222,8 @@ def cni(
         timeout=timeout,
         check=False,
     )
+    # No exit status of a plugin's: `atcall`, and others that run a program, end so when they themselves fail.
+    assert done.returncode != WRAPPER_FAILED, (wrapper, done.stderr)
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
 
 
@@ -272,7 +275,7 @@ def repair(before: Mapping[str, Sequence[tuple[object, ...]]]) -> None:
                 run("ip", "link", "set", here, "name", f"aside{link['ifindex']}", check=False)
             if attempt == "home":
                 run("ip", "link", "set", here, "name", str(name), check=False)
-                run("ip", "link", "set", str(name), "mtu", str(mtu), check=False)
+                run("ip", "link", "set", str(name), "mtu", str(mtu), "alias", "", check=False)
                 if link["link_type"] == "ether":
                     run("ip", "link", "set", str(name), "address", str(mac), check=False)
                 if up:
