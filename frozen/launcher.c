@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +37,6 @@ int main(int argc, char **argv)
 	char home[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", home, sizeof(home) - 1);
 	char **next = arguments, *program;
-	sigset_t interrupt;
 	struct stat in;
 	int i;
 
@@ -64,19 +62,6 @@ int main(int argc, char **argv)
 	*next++ = (char *)name;
 	for (i = 1; i < argc; i++)
 		*next++ = argv[i];
-	/*
-	 * The interpreter would tell of a SIGINT with a traceback before there is anything to take it: it
-	 * waits until then (start.py).
-	 */
-	sigemptyset(&interrupt);
-	sigaddset(&interrupt, SIGINT);
-	sigprocmask(SIG_BLOCK, &interrupt, NULL);
-	/*
-	 * PyInstaller's bootloader would start itself once more, to have LD_LIBRARY_PATH set. These tell
-	 * it that it has done so: the loader was given the path.
-	 */
-	setenv("_PYI_ARCHIVE_FILE", program, 1);
-	setenv("_PYI_PARENT_PROCESS_LEVEL", "-1", 1);
 	execv(arguments[0], arguments);
 	fprintf(stderr, "%s: %s: %s; the directory _internal belongs beside this program\n", name, arguments[0],
 		strerror(errno));

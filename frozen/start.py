@@ -1,4 +1,4 @@
-"""The frozen program's first script: makes the bundle's modules importable.
+"""The frozen program's first module: makes the bundle's modules importable, and starts the one that was called.
 
 It stands in for PyInstaller's own bootstrap, which costs 0.4 of a bare interpreter's
 start (three modules of its own, a search of every `sys.path` entry for each import,
@@ -9,7 +9,6 @@ unmarshal. build.spec writes the file that this reads.
 
 import _frozen_importlib
 import _frozen_importlib_external
-import _signal  # type: ignore[import-not-found]
 import gc
 import marshal
 import posix
@@ -88,20 +87,17 @@ for _fd, _mode in ((0, posix.O_WRONLY), (1, posix.O_RDONLY), (2, posix.O_WRONLY)
     except OSError:
         posix.open("/dev/null", _mode)
 
-# Until the program has its own handlers a SIGINT, which the launcher has held back so far, ends it as a
-# SIGTERM does: the interpreter's would write a traceback.
-if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-_signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
-
 # Before the path finder, which would look into three places first.
-_modules = BundledModules(sys._MEIPASS)  # type: ignore[attr-defined]
+_modules = BundledModules(sys.prefix)
 sys.meta_path.insert(2, _modules)  # type: ignore[arg-type]
 sys.frozen = True  # type: ignore[attr-defined]
-# The name that the program was called by is its first argument (frozen/launcher.c).
-for _name in sys.argv[1:2]:
+if __name__ == "__main__":
+    _name = sys.argv[0].rpartition("/")[2]
     if _name != "rdma-cni":
         # A plugin ends before there would be anything to collect.
         gc.disable()
     _command = posix.environ.get(b"CNI_COMMAND", b"").decode("ascii", "replace")
-    _modules.preload(f"{_name.rpartition('/')[2]} {_command}")
+    _modules.preload(f"{_name} {_command}")
+    from rdma_cni.main import program
+
+    program(sys.argv)

@@ -29,10 +29,9 @@ class InstallError(Failure):
 
 def bundle() -> Path:
     """The directory of the bundle that is running."""
-    home = getattr(sys, "_MEIPASS", None)
-    if home is None:
+    if not getattr(sys, "frozen", False):
         raise InstallError("this runs from a source tree: build the bundle and run its `rdma-cni install`")
-    return Path(home).parent
+    return Path(sys.prefix).parent
 
 
 def version(source: Path) -> str:

@@ -271,13 +271,12 @@ def _core() -> "ModuleType":
 
 
 def _import_core(name: str) -> None:
-    frozen = getattr(sys, "_MEIPASS", None)
-    if not frozen or "pydantic_core" in sys.modules:
+    if not getattr(sys, "frozen", False) or "pydantic_core" in sys.modules:
         __import__(name)
         return
     # An empty stand-in for the package, only for as long as the import takes.
     package = type(sys)("pydantic_core")
-    package.__path__ = [f"{frozen}/pydantic_core"]
+    package.__path__ = [f"{sys.prefix}/pydantic_core"]
     sys.modules["pydantic_core"] = package
     try:
         __import__(name)

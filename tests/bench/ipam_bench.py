@@ -108,7 +108,7 @@ def curve() -> Samples:
 # comes to its addresses is done before the clock starts.
 _INSIDE = """
 import sys
-sys._MEIPASS = sys.argv[1]
+sys.prefix = sys.argv[1]
 exec(compile(open(sys.argv[2]).read(), "start.py", "exec"), {"__name__": "start"})
 import time
 from rdma_cni import allocation, attach, config, state

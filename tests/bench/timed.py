@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_, sys._MEIPASS, start, out = sys.argv  # type: ignore[attr-defined]
+_, sys.prefix, start, out = sys.argv
 sys.argv = ["", ""]
 with open(start, encoding="utf-8") as file:
     exec(compile(file.read(), start, "exec"), {"__name__": "start"})  # noqa: S102

@@ -27,7 +27,7 @@ SLOW |= {"ipaddress", "netaddr", "pydantic", "pydantic_core", "subprocess", "arg
 # The bundle's modules in the interpreter that they were frozen from, which can be asked what it has loaded.
 MODULES = """
 import sys
-sys._MEIPASS = sys.argv[1]
+sys.prefix = sys.argv[1]
 exec(compile(open(sys.argv[2]).read(), "start.py", "exec"), {"__name__": "start"})
 from rdma_cni.main import main
 status = main(["node-subnet"])

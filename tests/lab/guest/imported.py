@@ -6,7 +6,7 @@ comes after those that it imports; a line tells where the program's own begin.
 
 import sys
 
-_, sys._MEIPASS, start, name = sys.argv  # type: ignore[attr-defined]
+_, sys.prefix, start, name = sys.argv
 # With no name of a program's, nothing is loaded beforehand.
 sys.argv = ["", ""]
 with open(start, encoding="utf-8") as file:

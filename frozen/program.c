@@ -1,0 +1,70 @@
+/*
+ * The frozen program: the interpreter, linked in, and what it needs before there is an importer.
+ *
+ * It stands in for PyInstaller's bootloader, which unpacks an archive and loads the interpreter as a
+ * shared library: that has a third more to do until the first line of Python, and takes more memory.
+ * build.spec writes boot.h: `boot`, the modules that are imported in the order of the interpreter's
+ * own start, and frozen/start.py, as they are marshalled.
+ *
+ * program NAME ARGUMENT...: NAME is what the bundle was called by (launcher.c). The bundle's directory
+ * is this program's own, by its path.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <signal.h>
+#include <string.h>
+
+#include "boot.h"
+
+static void end_unless_done(PyStatus status)
+{
+	if (PyStatus_Exception(status))
+		Py_ExitStatusException(status);
+}
+
+/* Where the interpreter would search is nowhere: start.py has an importer. */
+static void set_paths(PyConfig *config, const char *program, const char *home)
+{
+	wchar_t **homes[] = { &config->home, &config->prefix, &config->exec_prefix, &config->base_prefix,
+		&config->base_exec_prefix, &config->stdlib_dir };
+	wchar_t **programs[] = { &config->program_name, &config->executable, &config->base_executable };
+	size_t i;
+
+	for (i = 0; i < sizeof(homes) / sizeof(*homes); i++)
+		end_unless_done(PyConfig_SetBytesString(config, homes[i], home));
+	for (i = 0; i < sizeof(programs) / sizeof(*programs); i++)
+		end_unless_done(PyConfig_SetBytesString(config, programs[i], program));
+	config->module_search_paths_set = 1;
+}
+
+int main(int argc, char **argv)
+{
+	char *home = argc > 1 ? strdup(argv[0]) : NULL;
+	char *slash = home ? strrchr(home, '/') : NULL;
+	PyPreConfig before;
+	PyConfig config;
+
+	if (!slash)
+		return 1;
+	*slash = 0;
+	PyPreConfig_InitIsolatedConfig(&before);
+	before.utf8_mode = 1;
+	end_unless_done(Py_PreInitialize(&before));
+	PyImport_FrozenModules = boot;
+	PyConfig_InitIsolatedConfig(&config);
+	config.site_import = 0;
+	config.write_bytecode = 0;
+	config.optimization_level = 2;
+	config.parse_argv = 0;
+	/* A SIGINT that comes before there is anything to take it ends the process, without a traceback. */
+	config.install_signal_handlers = 0;
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN);
+	set_paths(&config, argv[0], home);
+	end_unless_done(PyConfig_SetBytesArgv(&config, argc - 1, argv + 1));
+	end_unless_done(Py_InitializeFromConfig(&config));
+	if (PyImport_ImportFrozenModule("__main__") < 1)
+		PyErr_Print();
+	return 1;
+}
