@@ -44,11 +44,11 @@ if [ -n "$$missing" ]; then \
 fi
 endef
 
-# binutils and the shared libpython, which comes with the static one, are what PyInstaller needs, gcc and the
-# static one the bundle's program; the others, the tests.
+# PyInstaller needs binutils and the shared libpython, which comes with the static one; the bundle's program is linked
+# from that and SQLite's; the others are the tests'.
 .PHONY: system
 system:
-	@$(call packages,python3 python3-venv binutils gcc libc6-dev iproute2 strace containernetworking-plugins)
+	@$(call packages,python3 python3-venv binutils gcc libc6-dev libsqlite3-dev iproute2 strace containernetworking-plugins)
 	@$(call packages,libpython$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')-dev)
 
 # Only the requirements are installed: the tests and the bundle take the plugin from the tree.

@@ -63,7 +63,11 @@ int main(int argc, char **argv)
 	signal(SIGXFSZ, SIG_IGN);
 	set_paths(&config, argv[0], home);
 	end_unless_done(PyConfig_SetBytesArgv(&config, argc - 1, argv + 1));
+	/* In two steps: what is made in the second is to stay, and nothing in it need be looked at for garbage. */
+	config._init_main = 0;
 	end_unless_done(Py_InitializeFromConfig(&config));
+	PyGC_Disable();
+	end_unless_done(_Py_InitializeMain());
 	if (PyImport_ImportFrozenModule("__main__") < 1)
 		PyErr_Print();
 	return 1;

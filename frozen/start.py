@@ -93,9 +93,9 @@ sys.meta_path.insert(2, _modules)  # type: ignore[arg-type]
 sys.frozen = True  # type: ignore[attr-defined]
 if __name__ == "__main__":
     _name = sys.argv[0].rpartition("/")[2]
-    if _name != "rdma-cni":
-        # A plugin ends before there would be anything to collect.
-        gc.disable()
+    # A plugin ends before there would be anything to collect.
+    if _name == "rdma-cni":
+        gc.enable()
     _command = posix.environ.get(b"CNI_COMMAND", b"").decode("ascii", "replace")
     _modules.preload(f"{_name} {_command}")
     from rdma_cni.main import program
