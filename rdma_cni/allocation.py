@@ -1,18 +1,20 @@
 """Where addresses come from: the IPAM plugin that the configuration names.
 
 `node-subnet` is of this bundle and called as a module, which saves a process; every other one is
-run as the CNI spec says.
+run as the CNI spec says, by `delegate`, which is imported only then.
 """
 
 import _thread
 
-from rdma_cni.cni import delegate, log
+from rdma_cni.cni import log
 from rdma_cni.cni.errors import INVALID_CONFIG, NOT_AVAILABLE, CniError
 from rdma_cni.cni.request import Request
 from rdma_cni.cni.undo import Undo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from ipam.plugin import NodeSubnetPlugin
     from rdma_cni.models import NetConf
 
@@ -33,7 +35,7 @@ class Ipam:
     def require(self) -> None:
         """Raises CniError 104 when there is no such plugin."""
         if not self.unique:
-            delegate.find(self._request, self.name)
+            _delegate().find(self._request, self.name)
 
     def prepare(self) -> None:
         """Load what `add` or `delete` will need while the caller waits for the kernel."""
@@ -45,8 +47,9 @@ class Ipam:
         """Its answer, which is given back when a later step fails, or this one half-way."""
         if self.unique:
             return _own().add(self._request, undo)
-        undo.push(f"give the address of {self.name} back", lambda: delegate.run(self._request, self.name, "DEL"))
-        return delegate.run(self._request, self.name)
+        undo.push(f"give the address of {self.name} back", lambda: _delegate().run(self._request, self.name, "DEL"))
+        answer: dict[str, object] = _delegate().run(self._request, self.name)
+        return answer
 
     def delete(self, *, container: str = "", ifname: str = "") -> None:
         """Give the request's addresses back, or those of another attachment of its network."""
@@ -58,23 +61,23 @@ class Ipam:
             _own().delete(request)
             return
         other = {"CNI_CONTAINERID": container, "CNI_IFNAME": ifname, "CNI_NETNS": ""} if container else {}
-        delegate.run(self._request, self.name, "DEL", environment=other)
+        _delegate().run(self._request, self.name, "DEL", environment=other)
 
     def check(self) -> None:
         if self.unique:
             _own().check(self._request)
         else:
-            delegate.run(self._request, self.name)
+            _delegate().run(self._request, self.name)
 
     def collects(self) -> bool:
         """Whether it knows GC; an older plugin is to be asked for a DEL of each attachment instead."""
-        return self.unique or delegate.supports(self._request, self.name, "1.1.0")
+        return self.unique or _delegate().supports(self._request, self.name, "1.1.0")
 
     def gc(self) -> None:
         if self.unique:
             _own().gc(self._request)
         else:
-            delegate.run(self._request, self.name)
+            _delegate().run(self._request, self.name)
 
     def status(self) -> None:
         """Raises CniError 50 when it is missing, its own error when it says one."""
@@ -82,11 +85,11 @@ class Ipam:
             _own().status(self._request)
             return
         try:
-            delegate.find(self._request, self.name)
+            _delegate().find(self._request, self.name)
         except CniError as error:
             raise CniError(NOT_AVAILABLE, error.message) from None
-        if delegate.supports(self._request, self.name, "1.1.0"):
-            delegate.run(self._request, self.name)
+        if _delegate().supports(self._request, self.name, "1.1.0"):
+            _delegate().run(self._request, self.name)
 
 
 def of(request: Request, conf: "NetConf") -> Ipam | None:
@@ -108,6 +111,12 @@ def _load() -> None:
     except BaseException as error:
         # Whoever needs them will import them, and tell.
         log.debug(f"loading node-subnet: {error!r}")
+
+
+def _delegate() -> "ModuleType":
+    from rdma_cni.cni import delegate
+
+    return delegate
 
 
 def _own() -> "NodeSubnetPlugin":

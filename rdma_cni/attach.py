@@ -1,32 +1,25 @@
-"""What the plugin does: attach a VF to a pod, detach it, check it, collect what was left, be ready.
+"""ADD: attach a VF to a pod.
 
-ADD from top to bottom is the specification of the plugin. Nothing here prints, ends the process
+`add` from top to bottom is the specification of the plugin. Nothing here prints, ends the process
 or keeps state of its own: a resident process could call it as the executable does.
 """
 
-import posix
 import time
 from errno import EEXIST, EOPNOTSUPP
 
-from rdma_cni import addressing, allocation, config, device, home, netns
-from rdma_cni.cni import jsontext, log, system, validate
+from rdma_cni import addressing, allocation, config, detach, device, home, netns
+from rdma_cni.cni import log, system, validate
 from rdma_cni.cni.database import Lock
 from rdma_cni.cni.errors import (
-    CHECK_FAILED,
     INTERFACE_NAME_TAKEN,
-    IPAM_MISSING,
     IPAM_NO_ADDRESS,
     IPAM_NONSENSE,
     KERNEL_REFUSED,
     NO_NETDEV,
     NO_RDMA_DEVICE,
-    NOT_AVAILABLE,
-    OWN_NAMESPACE,
-    SHARED_MODE,
     TRY_AGAIN,
     CniError,
 )
-from rdma_cni.cni.plugin import VALID_ATTACHMENTS, valid_attachments
 from rdma_cni.cni.request import Request
 from rdma_cni.cni.typecast import cast
 from rdma_cni.cni.undo import Undo
@@ -62,7 +55,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     ipam = allocation.of(request, conf)
 
     # Look at everything before anything is touched.
-    _require_exclusive(host)
+    host.require_exclusive()
     if not pod.cookie:
         raise CniError(KERNEL_REFUSED, "this kernel: found it without SO_NETNS_COOKIE, expected Linux 5.14 or later")
     if ipam:
@@ -94,7 +87,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     attachment.borrowed = _record(borrowed) if borrowed else None
     its_own = _its_own(conf, pod_links, borrowed) if borrowed else ([], [])
     # Beforehand: a signal may come right after it is written down.
-    undo.push(f"take {function.id} back", lambda: _release(host, attachment, pod))
+    undo.push(f"take {function.id} back", lambda: detach.release(host, attachment, pod))
     host.state.put(attachment)
     if ipam:
         ipam.prepare()
@@ -125,7 +118,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
             )
         _remember_addresses(host, attachment, answer, pod_links, netdev)
         if not alone:
-            undo.push("remove the addresses", lambda: _unaddress(attachment, pod_links))
+            undo.push("remove the addresses", lambda: detach.unaddress(attachment, pod_links))
         ips, routes = answer.ips or [], answer.routes or []
         not_ours = addressing.configure(pod, pod_links, netdev, ips, routes, unique=ipam.unique)
         if not_ours:
@@ -136,139 +129,6 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
         return _result(request, function, pod_links.get(netdev.ifindex) if alone else None, raw)
     _tell(conf, function, devices, undo)
     return _result(request, function, pod_links.get(netdev.ifindex) if netdev else None, {})
-
-
-def delete(request: Request, own_allowed: bool) -> None:
-    """DEL: the mirror image of ADD, for whatever of it is still there."""
-    conf = config.load(request)
-    ipam = allocation.of(request, conf)
-    netns.require_privilege()
-    host = Host()
-    pod = netns.open_if_there(request.netns) if request.netns else None
-    try:
-        known = host.state.get(request.network, request.container, request.ifname)
-        # With an attachment it is a path that led to the pod once: /proc/PID/ns/net, and PIDs come again.
-        if pod and netns.is_own(pod) and not own_allowed and known is None:
-            raise CniError(
-                OWN_NAMESPACE, f"CNI_NETNS: found {request.netns[:200]!r}, the plugin's own namespace, expected a pod's"
-            )
-        if ipam:
-            ipam.prepare()
-        for attachment in [known] if known else _lost(host, request, conf, pod):
-            if conf.runtimeConfig and conf.runtimeConfig.CNIDeviceInfoFile:
-                from rdma_cni import deviceinfo
-
-                # First: a DEL that is killed is called again, and does all of this while the state has it.
-                deviceinfo.remove(conf.runtimeConfig.CNIDeviceInfoFile, Function(attachment.function))
-            _detach(host, attachment, pod)
-    finally:
-        if pod:
-            pod.close()
-        host.close()
-    if ipam:
-        try:
-            ipam.delete()
-        except CniError as error:
-            # A plugin that is not there gave nothing to an attachment that is not there.
-            if error.code != IPAM_MISSING or known:
-                raise
-            log.warning(str(error))
-
-
-def check(request: Request, own_allowed: bool) -> None:
-    """CHECK: what ADD made is there still. Raises CniError 111 for what differs."""
-    conf = config.load(request)
-    netns.require_privilege()
-    pod = netns.open_pod(request.netns, own_allowed=own_allowed)
-    host = Host()
-    pod_links = links_in(pod)
-    try:
-        _require_exclusive(host)
-        attachment = host.state.get(request.network, request.container, request.ifname)
-        if attachment is None:
-            attachment = _expected(request, conf, pod, pod_links)
-        elif attachment.cookie != pod.cookie:
-            raise CniError(
-                CHECK_FAILED,
-                f"CNI_NETNS: found {request.netns!r} to be another namespace than the one that {attachment.function} "
-                "was given to; expected the same: recreate the pod",
-            )
-        _check_rdma(attachment, pod)
-        _check_netdev(attachment, pod_links)
-    finally:
-        pod_links.close()
-        pod.close()
-        host.close()
-    ipam = allocation.of(request, conf)
-    if ipam:
-        ipam.check()
-
-
-def gc(request: Request) -> None:
-    """GC: detach what belongs to this network and is not in `cni.dev/valid-attachments`."""
-    valid = valid_attachments(request)
-    conf = config.load(request)
-    ipam = allocation.of(request, conf)
-    netns.require_privilege()
-    collects = ipam is not None and ipam.collects()
-    failures: list[CniError] = []
-    kept: list[Attachment] = []
-    host = Host()
-    try:
-        for attachment in host.state.of_network(request.network):
-            if (attachment.container, attachment.runtime_ifname) in valid:
-                kept.append(attachment)
-                continue
-            log.info(f"collecting {attachment}")
-            try:
-                _collect(host, attachment)
-                if ipam and not collects:
-                    ipam.delete(container=attachment.container, ifname=attachment.ifname)
-            except CniError as error:
-                failures.append(error)
-    finally:
-        host.close()
-    # Where devices could not be had from a pod it still has its addresses, too.
-    if ipam and collects and not failures and _translate(request, conf, valid, kept):
-        try:
-            ipam.gc()
-        except CniError as error:
-            failures.append(error)
-    if failures:
-        for failure in failures[1:]:
-            log.error(str(failure))
-        raise failures[0]
-
-
-def status(request: Request) -> None:
-    """STATUS: raises CniError 50 when an ADD could not succeed."""
-    conf = config.load(request)
-    host = Host()
-    try:
-        netns.require_privilege()
-        _require_exclusive(host)
-        host.state.of_network(request.network)
-    except CniError as error:
-        raise CniError(NOT_AVAILABLE, error.message, error.details) from None
-    finally:
-        host.close()
-    ipam = allocation.of(request, conf)
-    if ipam:
-        ipam.status()
-
-
-# ADD's steps
-
-
-def _require_exclusive(host: Host) -> None:
-    if not host.rdma.exclusive():
-        raise CniError(
-            SHARED_MODE,
-            "RDMA subsystem: found it in shared mode, in which every pod sees every device and none can be moved; "
-            "expected exclusive mode: put the line 'options ib_core netns_mode=0' into "
-            "/etc/modprobe.d/rdma-cni.conf (and into the initramfs, if that loads ib_core) and reboot: "
-            "the mode cannot change while other network namespaces exist",
-        )
 
 
 def _have(host: Host, request: Request, conf: "NetConf", pod_links: Links) -> tuple[Function, Lock]:
@@ -295,7 +155,7 @@ def _take_over(host: Host, request: Request, function: Function, ipam: "allocati
     holder = host.state.of_function(function.id)
     if holder is None:
         # When the state was lost, a netdev may still tell by its mark that it is not what it was.
-        left = _reconstruct(host, request, function, None, None, wait=False)
+        left = detach.reconstruct(host, request, function, None, None, wait=False)
         if left:
             home.bring_home(host, left, None)
         return
@@ -307,7 +167,7 @@ def _take_over(host: Host, request: Request, function: Function, ipam: "allocati
                 TRY_AGAIN, f"{function.id}: found busy, with {holder}; expected it free: call DEL for that first"
             )
     log.warning(f"{function.id} was left by {holder}, for which no DEL came: taking it back")
-    _release(host, holder, None)
+    detach.release(host, holder, None)
     # containerd 1.6 sends none when a later plugin of the list failed: pods that are tried again and again
     # would use up the addresses.
     if ipam and live is None and holder.network == request.network:
@@ -536,34 +396,6 @@ def _remember_addresses(host: Host, attachment: Attachment, answer: "Result", li
     host.state.put(attachment)
 
 
-def _unaddress(attachment: Attachment, pod_links: Links) -> None:
-    """Remove from an interface that stays in the pod what this plugin set on it.
-
-    What is not there any more is no matter. Raises CniError 11 for what the kernel refuses for now.
-    """
-    link = pod_links.get(attachment.ifname)
-    if link is None:
-        return
-    refusals = []
-    for dst, gw, table in attachment.routes:
-        try:
-            pod_links.delete_route(link.ifindex, dst, gw, table=table)
-        except NetlinkError as error:
-            log.debug(f"the route to {dst}: {error}")
-            refusals.append(error)
-    for address in attachment.addresses:
-        try:
-            pod_links.delete_address(link.ifindex, address)
-        except NetlinkError as error:
-            log.debug(f"the address {address}: {error}")
-            refusals.append(error)
-    for refusal in refusals:
-        if refusal.may_pass:
-            raise CniError(
-                TRY_AGAIN, f"the kernel refused to take an address or route off {attachment.ifname}: {refusal}"
-            )
-
-
 def _tell(conf: "NetConf", function: Function, devices: list[Device], undo: Undo) -> None:
     """Write the names that the RDMA devices have in the pod to where Multus wants to know them."""
     path = conf.runtimeConfig.CNIDeviceInfoFile if conf.runtimeConfig else None
@@ -636,211 +468,3 @@ def _ip(request: Request, ip: dict[str, object]) -> dict[str, object]:
     else:
         ip["version"] = "6" if ":" in str(ip.get("address")) else "4"
     return ip
-
-
-# DEL's and GC's steps
-
-
-def _detach(host: Host, attachment: Attachment, pod: Namespace | None) -> None:
-    lock = host.state.lock(attachment.function, f"DEL of {attachment.container}/{attachment.ifname}")
-    try:
-        holder = host.state.of_function(attachment.function)
-        if holder and holder.key != attachment.key:
-            log.info(f"{attachment.function} went to {holder} meanwhile: nothing to do for {attachment}")
-            return
-        if pod and attachment.cookie and pod.cookie != attachment.cookie:
-            log.warning(f"{pod.path} is another namespace now than the one that {attachment.function} was given to")
-            pod = None
-        if pod and attachment.netdev is None and attachment.addresses:
-            links = links_in(pod)
-            try:
-                _unaddress(attachment, links)
-            finally:
-                links.close()
-        _release(host, attachment, pod)
-    finally:
-        lock.release()
-
-
-def _release(host: Host, attachment: Attachment, pod: Namespace | None) -> None:
-    """Bring an attachment's devices home, then forget it; never the other way round."""
-    home.bring_home(host, attachment, pod)
-    host.state.remove(attachment)
-
-
-def _collect(host: Host, attachment: Attachment) -> None:
-    pod = netns.open_if_there(attachment.netns)
-    try:
-        _detach(host, attachment, pod)
-    finally:
-        if pod:
-            pod.close()
-
-
-def _translate(request: Request, conf: "NetConf", valid: set[tuple[str, str]], kept: list[Attachment]) -> bool:
-    """Make GC's list of attachments one of interfaces that addresses were reserved for.
-
-    The runtime knows an attachment by CNI_IFNAME; with `ifName` its addresses go by that. False: the
-    state does not know all of them, and an address that a pod has must not be taken for a stray.
-    """
-    if conf.ifName is None:
-        return True
-    if not valid <= {(attachment.container, attachment.runtime_ifname) for attachment in kept}:
-        log.warning("GC: the state does not know every attachment that is valid: no address is freed")
-        return False
-    names = valid | {(attachment.container, attachment.ifname) for attachment in kept}
-    listed = [{"containerID": container, "ifname": ifname} for container, ifname in sorted(names)]
-    request.config = {**request.config, VALID_ATTACHMENTS: listed}
-    request.stdin = jsontext.dump(request.config)
-    return True
-
-
-def _lost(host: Host, request: Request, conf: "NetConf", pod: Namespace | None) -> list[Attachment]:
-    """What ADD may have attached, when the state does not know: from configuration and kernel.
-
-    The state was lost, another plugin attached it, or there is nothing left to do (an empty list).
-    """
-    pod_links = links_in(pod) if pod else None
-    try:
-        function = device.find(request, conf, pod_links)
-        if function:
-            functions = [function]
-        else:
-            from rdma_cni import choice
-
-            # Any of them may have been taken. One that is on the host under a mark and has no
-            # attachment is in nobody's use: it gets its own name back, too.
-            functions = [one for pf in choice.physical_functions(host, conf.pf or []) for one in pf.functions]
-        found = [_reconstruct(host, request, one, pod, pod_links, wait=one is function) for one in functions]
-        return [attachment for attachment in found if attachment]
-    except CniError as error:
-        # A device that is not there any more cannot be given back.
-        log.warning(f"no state of this attachment, and its device is not to be found: {error}")
-        return []
-    finally:
-        if pod_links:
-            pod_links.close()
-
-
-def _reconstruct(
-    host: Host, request: Request, function: Function, pod: Namespace | None, pod_links: Links | None, *, wait: bool
-) -> Attachment | None:
-    """What the kernel tells of an attachment that has this function; None when there is nothing of it.
-
-    `wait` for what a namespace that is dying gives back.
-    """
-    holder = host.state.of_function(function.id)
-    if holder:
-        log.info(f"{function.id} is with {holder} now: nothing to do for this one")
-        return None
-    attachment = Attachment(
-        request.network, request.container, request.ifname, function.id, request.netns, pod.cookie if pod else 0
-    )
-    marked = _marked_netdev(host, function, pod_links)
-    if marked and any(link.mac == marked[0].mac and link.parent != function.id for link in host.links.all()):
-        # A pod's root can change its mark, and must not take another VF's address.
-        marked[0].mac = ""
-    devices: list[Device] = []
-    if pod:
-        # In shared mode every namespace sees every device, and none was moved.
-        devices = _devices_in(function, pod) if host.rdma.exclusive() else []
-    elif wait and function.rdma_devices(host.rdma) == []:
-        home.await_return(host, function)
-        marked = marked or _marked_netdev(host, function, None)
-    if marked and not devices:
-        # They are home, perhaps under the names that a pod's root gave them.
-        devices = function.rdma_devices(host.rdma) or []
-    names = marked[1] if marked else []
-    attachment.rdma = [
-        RdmaRecord(found.index, found.guid, names[number] if number < len(names) else "")
-        for number, found in enumerate(devices)
-    ]
-    attachment.netdev = marked[0] if marked else None
-    if not attachment.rdma and attachment.netdev is None:
-        return None
-    log.warning(f"no state of {attachment}: returning {function.id} by what the kernel tells")
-    return attachment
-
-
-def _devices_in(function: Function, pod: Namespace) -> list[Device]:
-    """The function's RDMA devices that are in the pod."""
-    sysfs = pod.sysfs()
-    try:
-        with pod:
-            inside = Rdma()
-            try:
-                return function.rdma_devices(inside, sysfs) or []
-            finally:
-                inside.close()
-    finally:
-        posix.close(sysfs)
-
-
-def _marked_netdev(host: Host, function: Function, pod_links: Links | None) -> tuple[NetdevRecord, list[str]] | None:
-    """The function's netdev that this plugin moved, by the mark it carries, in the pod or on the host."""
-    links = [link for link in pod_links.all() if link.parent == function.id] if pod_links else []
-    links += [link for link in (host.links.get(name) for name in function.netdev_names() or []) if link]
-    return next((found for found in map(home.read_mark, links) if found), None)
-
-
-# CHECK's steps
-
-
-def _expected(request: Request, conf: "NetConf", pod: Namespace, pod_links: Links) -> Attachment:
-    """What CHECK expects when the state is lost: what the configuration and `prevResult` say."""
-    function = device.find(request, conf, pod_links)
-    if function is None:
-        raise device.missing(request)
-    attachment = Attachment(request.network, request.container, request.ifname, function.id, request.netns, 0)
-    if conf.ipam and conf.ipam.type and conf.prevResult:
-        interfaces = conf.prevResult.interfaces or []
-        mine = {i for i, entry in enumerate(interfaces) if entry.name == request.ifname and entry.sandbox}
-        ips = [ip for ip in conf.prevResult.ips or [] if ip.interface is None or ip.interface in mine]
-        attachment.addresses = [ip.address for ip in ips]
-    return attachment
-
-
-def _check_rdma(attachment: Attachment, pod: Namespace) -> None:
-    function = Function(attachment.function)
-    inside = {found.index for found in _devices_in(function, pod)}
-    missing = [record.name for record in attachment.rdma if record.index not in inside]
-    if missing or not inside:
-        names = ", ".join(repr(name) for name in missing) or "its RDMA device"
-        raise CniError(
-            CHECK_FAILED,
-            f"{attachment.function}: found {names} not in the pod's namespace, expected it there: it was moved away, "
-            "or its driver was bound anew; recreate the pod",
-        )
-
-
-def _check_netdev(attachment: Attachment, pod_links: Links) -> None:
-    """The netdev, and the addresses and routes, where this plugin set them."""
-    moved = attachment.netdev or attachment.borrowed
-    if moved is None and not attachment.addresses and not attachment.routes:
-        return
-    name = attachment.ifname
-    link = pod_links.get(name)
-    if link is None:
-        raise CniError(CHECK_FAILED, f"{name} in the pod: found no such interface, expected the one that ADD made")
-    if moved is not None and link.parent != attachment.function:
-        raise CniError(
-            CHECK_FAILED,
-            f"{name} in the pod: found a netdev on {link.parent or 'no device'}, expected one on {attachment.function}",
-        )
-    if not link.up:
-        raise CniError(CHECK_FAILED, f"{name} in the pod: found it down, expected it up")
-    there = pod_links.addresses(link.ifindex)
-    for address in attachment.addresses:
-        if address not in there:
-            found = ", ".join(there) or "none"
-            raise CniError(
-                CHECK_FAILED, f"{name} in the pod: found the addresses {found}, expected {address} among them"
-            )
-    # A route that was moved to another table, as the plugin `sbr` does, is not gone.
-    routes = {(route.dst, route.gw) for route in pod_links.routes(link.ifindex)}
-    for dst, gw, _ in attachment.routes:
-        if (addressing.network(dst), gw) not in routes:
-            via = f" via {gw}" if gw else ""
-            raise CniError(
-                CHECK_FAILED, f"{name} in the pod: found no route to {dst}{via}, expected the one that ADD set"
-            )

@@ -1,6 +1,6 @@
 """The node's side of an attachment: the host's sockets and what is attached."""
 
-from rdma_cni.cni.errors import CniError
+from rdma_cni.cni.errors import SHARED_MODE, CniError
 from rdma_cni.link import Links
 from rdma_cni.rdma import Rdma
 from rdma_cni.state import State
@@ -31,6 +31,17 @@ class Host:
             return self.rdma is not None
         except CniError:
             return False
+
+    def require_exclusive(self) -> None:
+        """Raises CniError 100 in shared mode, 109 without an RDMA subsystem."""
+        if not self.rdma.exclusive():
+            raise CniError(
+                SHARED_MODE,
+                "RDMA subsystem: found it in shared mode, in which every pod sees every device and none can be moved; "
+                "expected exclusive mode: put the line 'options ib_core netns_mode=0' into "
+                "/etc/modprobe.d/rdma-cni.conf (and into the initramfs, if that loads ib_core) and reboot: "
+                "the mode cannot change while other network namespaces exist",
+            )
 
     @property
     def links(self) -> Links:

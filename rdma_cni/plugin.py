@@ -1,4 +1,4 @@
-"""The executable `rdma`: CNI's commands, each carried out by `attach`."""
+"""The executable `rdma`: CNI's commands."""
 
 from rdma_cni.cni import __version__, system
 from rdma_cni.cni.plugin import Plugin, run
@@ -7,7 +7,7 @@ from rdma_cni.cni.undo import Undo
 
 
 class RdmaPlugin(Plugin):
-    """`attach` is imported by the commands that need it: VERSION is asked often and needs nothing."""
+    """A command imports what it needs: VERSION is asked often and needs nothing."""
 
     name = "rdma"
     about = f"rdma {__version__}: a CNI plugin that gives a pod the RDMA device of its VF"
@@ -18,24 +18,24 @@ class RdmaPlugin(Plugin):
         return attach.add(request, undo, _own_allowed())
 
     def delete(self, request: Request) -> None:
-        from rdma_cni import attach
+        from rdma_cni import detach
 
-        attach.delete(request, _own_allowed())
+        detach.delete(request, _own_allowed())
 
     def check(self, request: Request) -> None:
-        from rdma_cni import attach
+        from rdma_cni import check
 
-        attach.check(request, _own_allowed())
+        check.check(request, _own_allowed())
 
     def gc(self, request: Request) -> None:
-        from rdma_cni import attach
+        from rdma_cni import detach
 
-        attach.gc(request)
+        detach.gc(request)
 
     def status(self, request: Request) -> None:
-        from rdma_cni import attach
+        from rdma_cni import check
 
-        attach.status(request)
+        check.status(request)
 
 
 def _own_allowed() -> bool:
