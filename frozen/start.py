@@ -14,23 +14,39 @@ import marshal
 import posix
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class BundledModules:
     """Finder and loader of the modules in `modules`, the file beside the libraries.
 
-    Its layout: the index's length (8 bytes, little-endian), the index, the code objects.
-    The index maps a module's name to (is a package, offset, length), or, for an extension
-    module, to the path of its shared object below the bundle's directory. Under "name COMMAND",
-    such as "rdma ADD", it has what that command always imports: (offset, length) of a list of
-    (name, is a package, code object).
+    Its layout: the length of a first index (8 bytes, little-endian), that index, an index of the
+    rest, the code objects. An index maps a module's name to (is a package, offset, length), and an
+    extension module's to the path of its shared object below the bundle's directory. The first is of
+    what plugins import. It also has under "name COMMAND", such as "rdma ADD", what that command always
+    imports, as (offset, length) of a list of (name, is a package, code object), and under "" the place of
+    the other.
     """
 
     def __init__(self, home: str) -> None:
         self._home = home
         # Left open: the program goes on with its own modules when the bundle is replaced meanwhile.
         self._file = posix.open(home + "/modules", posix.O_RDONLY | posix.O_CLOEXEC)
-        length = int.from_bytes(posix.pread(self._file, 8, 0), "little")
-        self._index = marshal.loads(posix.pread(self._file, length, 8))
+        self._index = self._load(8, int.from_bytes(posix.pread(self._file, 8, 0), "little"))
+
+    def _load(self, offset: int, length: int) -> "Any":
+        return marshal.loads(posix.pread(self._file, length, offset))
+
+    def _entry(self, name: str) -> "Any":
+        if name not in self._index:
+            rest = self._index.get("")
+            if rest:
+                # Another thread may be doing the same.
+                self._index.update(self._load(*rest))
+                self._index.pop("", None)
+        return self._index.get(name)
 
     def preload(self, command: str) -> None:
         """Have the modules that `command` always imports, at once, in an order in which each finds those before it.
@@ -40,11 +56,14 @@ class BundledModules:
         entry = self._index.get(command)
         if entry is None:
             return
-        module, all_modules = type(sys), sys.modules
-        for name, is_package, code in marshal.loads(posix.pread(self._file, entry[1], entry[0])):
+        module, all_modules, specification = type(sys), sys.modules, _frozen_importlib.ModuleSpec
+        for name, is_package, code in self._load(*entry):
             made = all_modules[name] = module(name)
             names = made.__dict__
             parent, _, child = name.rpartition(".")
+            # Each `from ... import` asks whether the module is still being made.
+            spec = names["__spec__"] = specification(name, None, is_package=is_package)
+            spec._initializing = False  # type: ignore[attr-defined]
             names["__file__"] = f"{self._home}/{code.co_filename}"
             names["__package__"] = name if is_package else parent
             if is_package:
@@ -54,7 +73,7 @@ class BundledModules:
                 setattr(all_modules[parent], child, made)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        entry = self._index.get(name)
+        entry = self._entry(name)
         if entry is None:
             return None
         if isinstance(entry, str):
@@ -73,8 +92,8 @@ class BundledModules:
 
     def exec_module(self, module: object) -> None:
         names = module.__dict__
-        _, offset, length = self._index[names["__name__"]]
-        code = marshal.loads(posix.pread(self._file, length, offset))
+        _, offset, length = self._entry(names["__name__"])
+        code = self._load(offset, length)
         names["__file__"] = f"{self._home}/{code.co_filename}"
         exec(code, names)  # noqa: S102
 
