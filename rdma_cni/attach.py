@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 _REBIRTH_PATIENCE = 5.0
-_UDEV_PATIENCE = 2.0
+_UDEV_PATIENCE = 5.0
 
 
 def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
@@ -232,14 +232,22 @@ def _named(host: Host, link: Link) -> Link:
     """
     deadline = time.monotonic() + _UDEV_PATIENCE
     while link.name.rstrip("0123456789") in ("eth", "ib"):
-        # Udev has an entry for each netdev that it is done with, where it runs.
-        if system.exists(f"/run/udev/data/n{link.ifindex}") or not system.exists("/run/udev/control"):
-            break
-        if time.monotonic() > deadline:
+        settled = not system.exists("/run/udev/control") or _udev_is_done(link.ifindex)
+        link = host.links.get(link.ifindex) or link
+        if settled or time.monotonic() > deadline:
             break
         time.sleep(0.01)
-        link = host.links.get(link.ifindex) or link
     return link
+
+
+def _udev_is_done(ifindex: int) -> bool:
+    """Whether udev has dealt with a netdev; it makes its entry, with a note, before it renames one."""
+    try:
+        with open(f"/run/udev/data/n{ifindex}", "rb") as entry:
+            text = entry.read()
+    except OSError:
+        return False
+    return b"E:ID_RENAMING=1" not in text and b"E:ID_PROCESSING=1" not in text
 
 
 def _infiniband_netdev(request: Request, function: Function, pod_links: Links) -> Link | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import guest
 import pytest
+from attachments import ALONE, Attachment, look
 from guest import Function, Pod
 from network import ScriptedIpam
 
@@ -76,6 +77,16 @@ def pod(make_pod: Callable[[str], Pod]) -> Pod:
 def ipam(tmp_path: Path) -> ScriptedIpam:
     """An IPAM plugin that does as the test tells it."""
     return ScriptedIpam(tmp_path / "ipam")
+
+
+@pytest.fixture
+def one(tmp_path: Path, pod: Pod) -> Attachment:
+    """The last VF, as it is now, and a pod for it; the state is there and has been used."""
+    vf = guest.pci_functions()[-1]
+    made = Attachment(ALONE, 0, vf, pod, pod, tmp_path, {vf.device: look(vf.device)})
+    made.succeed("ADD", pod)
+    made.succeed("DEL", pod)
+    return made
 
 
 @pytest.fixture(autouse=True)

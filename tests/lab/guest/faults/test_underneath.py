@@ -11,7 +11,7 @@ from pathlib import Path
 
 import guest
 import pytest
-from attachments import ALONE, Attachment, look, pf, pool, rows
+from attachments import Attachment, look, pf, pool, rows
 from calls import Call, plain_words
 from guest import Function, Pod
 from network import attach, conf, detach
@@ -19,21 +19,6 @@ from record import Tried
 
 MakePod = Callable[[str], Pod]
 pytestmark = [pytest.mark.changes_host, pytest.mark.asked_for]
-
-
-@pytest.fixture
-def vfs() -> list[Function]:
-    """As they are now: each test may have made new ones."""
-    return guest.pci_functions()
-
-
-@pytest.fixture
-def one(tmp_path: Path, vfs: list[Function], pod: Pod) -> Attachment:
-    vf = vfs[-1]
-    made = Attachment(ALONE, 0, vf, pod, pod, tmp_path, {vf.device: look(vf.device)})
-    made.succeed("ADD", pod)
-    made.succeed("DEL", pod)
-    return made
 
 
 def calls_of(one: Attachment, command: str) -> list[Call]:
@@ -77,6 +62,25 @@ def test_a_driver_that_is_rebound_while_a_command_runs(command: str, one: Attach
         again = guest.function(guest.PCI / one.vf.device)
         assert (again.netdev, len(again.rdma)) == (one.vf.netdev, 1), (call, answer, again)
         tried()
+    one.succeed("ADD", one.pod)
+    one.succeed("DEL", one.pod)
+
+
+@pytest.mark.fault("node", "the RDMA driver is loaded anew while the pod has the VF")
+@pytest.mark.parametrize("hostile", [False, True], ids=["", "and root in the pod changed the netdev"])
+def test_an_rdma_driver_that_is_loaded_anew_while_the_pod_has_the_vf(one: Attachment, hostile: bool) -> None:
+    """The netdev's driver stays, and so does the netdev in the pod."""
+    one.succeed("ADD", one.pod)
+    if hostile:
+        one.pod.run("ip", "link", "set", "net1", "down")
+        one.pod.run("ip", "link", "set", "net1", "alias", "", "mtu", "1300", "address", "02:00:00:00:ab:77")
+        one.pod.run("ip", "link", "set", "net1", "name", "mine")
+    guest.run("rmmod", "rdmasim")
+    guest.run("modprobe", "rdmasim")
+    guest.settle()
+    one.succeed("DEL", one.pod)
+    assert one.pod.links() == []
+    one.require_nothing_left("")
     one.succeed("ADD", one.pod)
     one.succeed("DEL", one.pod)
 

@@ -1,11 +1,28 @@
 """With rdma-core's rules udev renames what appears, while the plugin works on it."""
 
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import guest
 import pytest
+from attachments import Attachment
 from guest import Function, Pod
 from network import attach, conf, detach, host_local, lose_state
+from record import Tried
+
+
+@contextmanager
+def udev_waits() -> Iterator[None]:
+    """What the kernel reports meanwhile, udev deals with at the end."""
+    guest.run("udevadm", "control", "--stop-exec-queue")
+    try:
+        yield
+    finally:
+        guest.run("udevadm", "control", "--start-exec-queue")
 
 
 @pytest.mark.parametrize("ended", ["alive", "died"])
@@ -64,3 +81,59 @@ def test_a_vf_is_attached_while_udev_renames_its_new_device(vf: Function, pod: P
     assert len(again.rdma) == 1
     if again.rdma != vf.rdma:
         guest.run("rdma", "dev", "set", again.rdma[0], "name", vf.rdma[0])
+
+
+@pytest.mark.changes_host
+@pytest.mark.fault("node", "udev renames a new netdev while ADD runs")
+def test_an_add_waits_for_the_name_that_udev_is_about_to_give(vf: Function, pod: Pod) -> None:
+    """Udev makes its entry for a netdev just before it renames that: so it is here, for longer than of itself."""
+    with ThreadPoolExecutor() as threads:
+        with udev_waits():
+            (guest.PCI / vf.device / "driver" / "unbind").write_text(vf.device)
+            Path("/sys/bus/pci/drivers_probe").write_text(vf.device)
+            (kernels,) = os.listdir(guest.PCI / vf.device / "net")
+            assert kernels != vf.netdev
+            index = (guest.PCI / vf.device / "net" / kernels / "ifindex").read_text().strip()
+            Path(f"/run/udev/data/n{index}").write_text("E:ID_RENAMING=1\n")
+            adding = threads.submit(guest.cni, "ADD", conf(vf), netns=pod)
+            time.sleep(1)
+        answer = adding.result()
+    assert answer.ok, answer
+    detach(conf(vf), pod)
+    guest.settle()
+    again = guest.function(guest.PCI / vf.device)
+    assert (again.netdev, len(again.rdma)) == (vf.netdev, 1)
+    guest.run("rdma", "dev", "set", again.rdma[0], "name", vf.rdma[0], check=False)
+
+
+@pytest.mark.fault("node", "udev renames the RDMA device while ADD runs, by rdma-core's rule")
+def test_an_rdma_device_that_udev_renames_between_lookup_and_move(
+    one: Attachment, vfs: list[Function], tried: Tried
+) -> None:
+    # The rule gives all VFs the same name; one of them has it.
+    (vf,) = [vf for vf in vfs if vf.rdma[0].startswith("ro")]
+    one.vf = vf
+    answer = one.call("ADD", one.pod, one.run.undisturbed())
+    assert answer.ok, answer
+    asking = [call for call in one.run.calls if call.name in ("sendto", "ftruncate", "write")]
+    one.succeed("DEL", one.pod)
+    guest.settle()
+    for call in asking:
+        (name,) = guest.function(guest.PCI / vf.device).rdma
+        guest.run("rdma", "dev", "set", name, "name", "mlx5_99")
+        with udev_waits():
+            guest.run("udevadm", "trigger", "--action=add", "--sysname-match=mlx5_99")
+            stopped = one.stopped("ADD", call.number)
+        guest.settle()
+        answer = stopped.go_on()
+        assert answer.ok, (call, answer)
+        # What the configuration asks for.
+        assert one.pod.rdma_names() == ["rail0"], (call, answer)
+        one.succeed("DEL", one.pod, call)
+        guest.settle()
+        (name,) = guest.function(guest.PCI / vf.device).rdma
+        assert name in (vf.rdma[0], "mlx5_99"), call
+        tried()
+    if name != vf.rdma[0]:
+        guest.run("rdma", "dev", "set", name, "name", vf.rdma[0])
+    guest.settle()

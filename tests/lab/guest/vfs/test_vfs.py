@@ -5,7 +5,7 @@ from pathlib import Path
 
 import guest
 import pytest
-from attachments import ALONE, Attachment, look, pf, pool, rows
+from attachments import Attachment, look, pf, pool, rows
 from calls import plain_words
 from guest import Function, Pod
 from network import attach, conf, detach
@@ -13,21 +13,6 @@ from record import Tried
 
 MakePod = Callable[[str], Pod]
 pytestmark = pytest.mark.changes_host
-
-
-@pytest.fixture
-def vfs() -> list[Function]:
-    """As they are now: each test makes new ones."""
-    return guest.pci_functions()
-
-
-@pytest.fixture
-def one(tmp_path: Path, vfs: list[Function], pod: Pod) -> Attachment:
-    vf = vfs[-1]
-    made = Attachment(ALONE, 0, vf, pod, pod, tmp_path, {vf.device: look(vf.device)})
-    made.succeed("ADD", pod)
-    made.succeed("DEL", pod)
-    return made
 
 
 def set_vfs(count: int) -> None:
