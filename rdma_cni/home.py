@@ -5,6 +5,7 @@ any point, and a second time. RDMA devices come first: on InfiniBand the netdev 
 of its RDMA device, and the one that is born on the host is the one to put right.
 """
 
+import posix
 import time
 from errno import EACCES, EEXIST, EPERM
 
@@ -13,7 +14,7 @@ from rdma_cni.cni import checks, log
 from rdma_cni.cni.errors import TRY_AGAIN, CniError
 from rdma_cni.device import Function
 from rdma_cni.host import Host, links_in
-from rdma_cni.link import ARPHRD_INFINIBAND, Link, Links
+from rdma_cni.link import ARPHRD_INFINIBAND, IFF_ALLMULTI, IFF_PROMISC, Link, Links
 from rdma_cni.netlink import NetlinkError
 from rdma_cni.netns import Namespace
 from rdma_cni.rdma import Device, Rdma
@@ -21,10 +22,12 @@ from rdma_cni.state import Attachment, NetdevRecord, RdmaRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PATIENCE = 5.0
 """Seconds to wait for what the kernel brings home itself, from a namespace that is dying."""
+_AT_ONCE = 1.0
+"""Seconds after which what was in a pod that is alive is looked for elsewhere; an IPoIB netdev is born meanwhile."""
 
 _MARK = "rdma-cni "
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789#+-.=@_")
@@ -71,9 +74,9 @@ def await_return(host: Host, function: Function) -> None:
     _wait(lambda: function.rdma_devices(host.rdma) != [] and function.netdev_names() != [])
 
 
-def _wait(condition: "Callable[[], bool]") -> bool:
-    """Whether `condition` came true within PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
+def _wait(condition: "Callable[[], bool]", patience: float = PATIENCE) -> bool:
+    """Whether `condition` came true within `patience` seconds."""
+    deadline = time.monotonic() + patience
     pause = 0.002
     while not condition():
         if time.monotonic() > deadline:
@@ -83,20 +86,28 @@ def _wait(condition: "Callable[[], bool]") -> bool:
     return True
 
 
+def _beside(pod: Namespace | None) -> "Iterator[Namespace]":
+    """Each live namespace but the host's and the pod's, while the pod is alive; closed when the next is asked for.
+
+    Root in the pod may have given a device to a namespace of its own: out of a pod that is alive nobody else
+    takes one. From a pod that is dead the kernel brings them home, where others may have had them since.
+    """
+    if pod is None:
+        return
+    for namespace in netns.live():
+        try:
+            if namespace.cookie != pod.cookie:
+                yield namespace
+        finally:
+            namespace.close()
+
+
 def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Namespace | None) -> None:
     if not attachment.rdma:
         return
     wanted = {record.index: record for record in attachment.rdma}
     if pod:
-        # A move takes effect for the calling thread's namespace: socket and thread are both inside.
-        with pod:
-            inside = Rdma()
-            try:
-                for device in inside.devices():
-                    if device.index in wanted:
-                        inside.move(device.index, netns.host_fd())
-            finally:
-                inside.close()
+        _take_rdma(pod, wanted)
 
     home: list[Device] = []
 
@@ -114,12 +125,16 @@ def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Name
         guids = {device.guid for device in of_function if device.index not in wanted}
         return all(record.guid in guids for record in missing)
 
-    if not _wait(arrived):
-        raise CniError(
-            TRY_AGAIN,
-            f"an RDMA device of {function.id} is neither on the host nor in the pod's namespace; something keeps "
-            "a namespace alive that it is in: end the pod's processes, or try again",
-        )
+    if not _wait(arrived, _AT_ONCE):
+        for namespace in _beside(pod):
+            if _take_rdma(namespace, wanted):
+                log.warning(f"an RDMA device of {function.id} was in {namespace.path}, which is not its pod")
+        if not _wait(arrived):
+            raise CniError(
+                TRY_AGAIN,
+                f"an RDMA device of {function.id} is neither on the host nor in the pod's namespace; something keeps "
+                "a namespace alive that it is in: end the pod's processes, or try again",
+            )
     for device in home:
         record = wanted.get(device.index)
         if record and record.name and device.name != record.name:
@@ -131,6 +146,20 @@ def _rdma_home(host: Host, attachment: Attachment, function: Function, pod: Name
                 log.warning(
                     f"RDMA device {device.name!r} of {function.id} was {record.name!r} and cannot be again: {error}"
                 )
+
+
+def _take_rdma(namespace: Namespace, wanted: "dict[int, RdmaRecord]") -> bool:
+    """Move those of the `wanted` RDMA devices that are in a namespace to the host. Whether there were any."""
+    # A move takes effect for the calling thread's namespace: socket and thread are both inside.
+    with namespace:
+        inside = Rdma()
+        try:
+            there = [device.index for device in inside.devices() if device.index in wanted]
+            for index in there:
+                inside.move(index, netns.host_fd())
+        finally:
+            inside.close()
+    return bool(there)
 
 
 def _rename_rdma(host: Host, attachment: Attachment, device: Device, name: str) -> None:
@@ -146,45 +175,43 @@ def _rename_rdma(host: Host, attachment: Attachment, device: Device, name: str) 
 
 def _free_name(host: Host, attachment: Attachment, name: str) -> bool:
     """Take a name from a device of whatever attachment; the device's own name comes back with its DEL."""
-    others = [other for other in host.state.all() if other.key != attachment.key]
-    known = {record.index for each in (attachment, *others) for record in each.rdma}
-    for device in host.rdma.devices():
-        if device.name == name and device.index in known:
-            host.rdma.rename(device.index, f"rdma-{device.index}")
-            return True
-    for other in others:
-        pod = netns.open_if_there(other.netns)
-        if pod is None:
-            continue
+    attachments = [attachment, *host.state.all()]
+    known = {record.index for each in attachments for record in each.rdma}
+    if _rename_away(host.rdma, name, known):
+        return True
+    cookies = {each.cookie for each in attachments if each.cookie}
+    for namespace in netns.live():
         try:
-            if pod.cookie != other.cookie:
-                continue
-            with pod:
+            with namespace:
                 inside = Rdma()
                 try:
-                    for device in inside.devices():
-                        if device.name == name:
-                            inside.rename(device.index, f"rdma-{device.index}")
-                            log.warning(f"RDMA device {name!r} of {other}: renamed, that is another device's name")
-                            return True
+                    if _rename_away(inside, name, None if namespace.cookie in cookies else known):
+                        log.warning(
+                            f"RDMA device {name!r} in {namespace.path}: renamed, that is the name of one of "
+                            f"{attachment.function}"
+                        )
+                        return True
                 finally:
                     inside.close()
         finally:
-            pod.close()
+            namespace.close()
+    return False
+
+
+def _rename_away(rdma: Rdma, name: str, known: "set[int] | None") -> bool:
+    """Rename the device of this name, when it is one of the `known` indices (None: whichever). Whether it was."""
+    for device in rdma.devices():
+        if device.name == name and (known is None or device.index in known):
+            # One that nobody can have given to another device beforehand.
+            rdma.rename(device.index, f"rdma-{device.index}-{posix.urandom(4).hex()}")
+            return True
     return False
 
 
 def _netdev_home(
     host: Host, attachment: Attachment, record: NetdevRecord, function: Function, pod: Namespace | None
 ) -> None:
-    if pod:
-        inside = links_in(pod)
-        try:
-            for away in inside.all():
-                if away.parent == function.id and away.kind == record.kind:
-                    _move_home(host, inside, away, record.name)
-        finally:
-            inside.close()
+    brought = bool(pod and _take_netdevs(host, pod, record, function))
     link: Link | None = None
 
     def arrived() -> bool:
@@ -193,27 +220,50 @@ def _netdev_home(
         # No directory at all: the function has no netdev any more, in no namespace.
         return link is not None or function.netdev_names() is None
 
-    if not _wait(arrived):
-        raise CniError(
-            TRY_AGAIN,
-            f"the netdev of {function.id} is neither on the host nor in the pod's namespace; something keeps a "
-            "namespace alive that it is in: end the pod's processes, or try again",
-        )
+    if not _wait(arrived, _AT_ONCE):
+        # Of a driver that was bound anew it would be another, which may be anybody's.
+        for namespace in _beside(pod) if _has_its_rdma(host, attachment) else ():
+            if _take_netdevs(host, namespace, record, function):
+                brought = True
+                log.warning(f"the netdev of {function.id} was in {namespace.path}, which is not its pod")
+        if not _wait(arrived):
+            raise CniError(
+                TRY_AGAIN,
+                f"the netdev of {function.id} is neither on the host nor in the pod's namespace; something keeps a "
+                "namespace alive that it is in: end the pod's processes, or try again",
+            )
     if link is None:
         log.warning(f"{function.id} has no netdev any more; it was {record.name!r}")
         return
-    if _is_new(host, attachment, link):
+    if not brought and _is_new(host, attachment, link):
         log.info(f"{link.name!r} of {function.id} was made since, by a driver that was bound anew: it stays as it is")
         return
     _restore(host, link, record, function)
+
+
+def _take_netdevs(host: Host, namespace: Namespace, record: NetdevRecord, function: Function) -> bool:
+    """Move the function's netdevs that are in a namespace to the host. Whether there were any."""
+    inside = links_in(namespace)
+    try:
+        there = [link for link in inside.all() if link.parent == function.id and link.kind == record.kind]
+        for link in there:
+            _move_home(host, inside, link, record.name)
+    finally:
+        inside.close()
+    return bool(there)
 
 
 def _is_new(host: Host, attachment: Attachment, link: Link) -> bool:
     """Whether a netdev is not the one that was in the pod: nothing of it tells so, and the RDMA devices are others."""
     if not attachment.rdma or link.alias.startswith(_MARK) or link.name == attachment.ifname:
         return False
+    return not _has_its_rdma(host, attachment)
+
+
+def _has_its_rdma(host: Host, attachment: Attachment) -> bool:
+    """Whether an RDMA device that was in the pod is on the host: it is gone when its driver was bound anew."""
     known = {record.index for record in attachment.rdma}
-    return not any(device.index in known for device in host.rdma.devices())
+    return bool(known) and any(device.index in known for device in host.rdma.devices())
 
 
 def _lend_again(host: Host, attachment: Attachment, record: NetdevRecord, function: Function, pod: Namespace) -> None:
@@ -288,8 +338,9 @@ def _move_home(host: Host, inside: Links, link: Link, name: str) -> None:
     if not _PLAIN.issuperset(link.name):
         # udev gives what appears on the host under such a name another one, after all that is done here.
         inside.set(link.ifindex, up=False)
-        inside.set(link.ifindex, name=f"vf{link.ifindex}")
-        link.name = f"vf{link.ifindex}"
+        # One that root in the pod cannot have given to another netdev beforehand.
+        link.name = f"vf{posix.urandom(5).hex()}"
+        inside.set(link.ifindex, name=link.name)
     target = name or link.name
     if host.links.get(target):
         target = _unused(host.links)
@@ -328,6 +379,7 @@ def _restore(host: Host, link: Link, record: NetdevRecord, function: Function) -
         ("its MAC", {"mac": mac} if mac else {}),
         ("its MTU", {"mtu": mtu} if mtu else {}),
         ("its alias", {"alias": alias} if alias is not None else {}),
+        ("its own packets alone", {"own_traffic": True} if link.flags & (IFF_PROMISC | IFF_ALLMULTI) else {}),
     )
     for what, change in changes:
         if change:

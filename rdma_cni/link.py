@@ -49,6 +49,7 @@ _RTEXT_FILTER_VF = 1
 _RTEXT_FILTER_SKIP_STATS = 8
 IFF_UP = 0x1
 IFF_RUNNING = 0x40
+IFF_PROMISC, IFF_ALLMULTI = 0x100, 0x200
 
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_FLAGS = 1, 2, 4, 8
 IFA_F_NODAD = 0x02
@@ -179,8 +180,11 @@ class Links(Socket):
         mtu: int | None = None,
         alias: str | None = None,
         up: bool | None = None,
+        own_traffic: bool = False,
     ) -> None:
         """Change a netdev, all in one request. Raises NetlinkError.
+
+        With `own_traffic` it asks no more for packets that are for others.
 
         With a name and a namespace the kernel moves first and renames then: see `attach.py`.
         """
@@ -198,6 +202,8 @@ class Links(Socket):
             body += attribute(_IFLA_IFALIAS, alias.encode(errors="surrogateescape"))
         flags = IFF_UP if up else 0
         change = 0 if up is None else IFF_UP
+        if own_traffic:
+            change |= IFF_PROMISC | IFF_ALLMULTI
         self.request(_RTM_NEWLINK, 0, _ifinfomsg.pack(0, 0, ifindex, flags, change) + body)
 
     def add_altname(self, ifindex: int, name: str) -> None:

@@ -155,7 +155,8 @@ class Socket:
             answers = self._request(kind, flags, payload)
             if answers is not None:
                 return answers
-        raise MalformedError("a dump that was interrupted by changes ten times in a row")
+        # Not for ever: root in a pod may keep changing what its namespace has.
+        raise NetlinkError(EAGAIN, "a dump was interrupted by changes ten times in a row")
 
     def _request(self, kind: int, flags: int, payload: bytes) -> list[bytes] | None:
         self._sequence += 1

@@ -200,7 +200,7 @@ def _open(path: str) -> tuple[int, str]:
 
 
 def live() -> "Iterator[Namespace]":
-    """Each network namespace that a process is in or a mount point names, the host's left out."""
+    """Each network namespace that a process or a thread is in or a mount point names, the host's left out."""
     seen = {posix.fstat(_own()).st_ino}
     for path in _paths():
         fd, _ = _open(path)
@@ -220,9 +220,17 @@ def _paths() -> "Iterator[str]":
             fields = line.split(b" ")
             if len(fields) > 2 and fields[2] == b"nsfs":
                 yield system.fsdecode(fields[1].replace(b"\\040", b" "))
-    for process in posix.listdir("/proc"):
-        if process.isdecimal():
-            yield f"/proc/{process}/ns/net"
+    processes = [entry for entry in posix.listdir("/proc") if entry.isdecimal()]
+    for process in processes:
+        yield f"/proc/{process}/ns/net"
+    for process in processes:
+        try:
+            threads = posix.listdir(f"/proc/{process}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            if thread != process:
+                yield f"/proc/{process}/task/{thread}/ns/net"
 
 
 def find(cookie: int) -> Namespace | None:

@@ -189,8 +189,10 @@ def test_a_dump_that_changes_all_the_time_is_given_up() -> None:
         for sequence in range(1, 1000):
             yield message(DONE, bytes(4), flags=MULTI | 0x10, sequence=sequence)
 
-    with pytest.raises(netlink.MalformedError, match="interrupted"):
+    with pytest.raises(netlink.NetlinkError) as caught:
         scripted(link.Links, changing()).request(18, netlink.NLM_F_DUMP, b"")
+    assert "interrupted" in str(caught.value)
+    assert caught.value.may_pass
 
 
 @pytest.mark.parametrize("code", [1, 4096, -4096, -(1 << 31), (1 << 31) - 1])

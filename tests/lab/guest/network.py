@@ -1,7 +1,9 @@
 """Network configurations, and what other plugins do around this one: IPAM plugins, earlier ones in a chain."""
 
 import json
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,34 @@ def give_name_back(function: Function) -> None:
     if here != function.netdev:
         guest.run("ip", "link", "set", here, "name", function.netdev)
     guest.settle()
+
+
+@contextmanager
+def kept_by(pod: Pod, what: str) -> Iterator[None]:
+    """What keeps a namespace alive: a process or a thread that is in it, or a socket, which nothing leads to."""
+    there = f"libc.setns(os.open('{pod.netns}', 0), 0)"
+    script = {
+        "process": f"{there}; tell()",
+        "thread": f"threading.Thread(target=lambda: ({there}, tell(), time.sleep(60)), daemon=True).start()",
+        "socket": f"own = os.open('/proc/self/ns/net', 0); {there}; kept = socket.socket(); libc.setns(own, 0); "
+        "os.close(own + 1); tell()",
+    }[what]
+    process = subprocess.Popen(
+        ["python3", "-c", (
+            "import ctypes, os, socket, sys, threading, time\n"
+            "libc = ctypes.CDLL(None)\ndef tell(): print('ready', flush=True)\n"
+            f"{script}\nsys.stdin.readline()\n")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin
+    assert process.stdout
+    try:
+        assert process.stdout.readline() == "ready\n"
+        pod.delete()
+        yield
+    finally:
+        process.stdin.close()
+        process.wait()
 
 
 _SCRIPT = """#!/bin/sh

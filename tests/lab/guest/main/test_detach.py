@@ -155,20 +155,6 @@ def test_a_namespace_that_dies_while_del_runs_is_waited_for(vf: Function, pod: P
     holder.wait()
 
 
-@pytest.mark.fault("the pod's root", "gives the RDMA device to a namespace of its own")
-def test_devices_that_something_keeps_away_are_asked_for_again(vf: Function, pod: Pod, make_pod: MakePod) -> None:
-    """Root in the pod gave the RDMA device to a namespace of its own."""
-    nested = make_pod("nested")
-    attach(conf(vf), pod)
-    pod.run("rdma", "dev", "set", vf.rdma[0], "netns", "nested")
-    error(guest.cni("DEL", conf(vf), netns=pod), 11, vf.device)
-    assert state_rows() == 1
-    nested.delete()
-    assert guest.eventually(lambda: home(vf))
-    detach(conf(vf), pod)
-    assert state_rows() == 0
-
-
 @pytest.mark.fault("the pod's root", "renames the RDMA device")
 @pytest.mark.parametrize("lost", [False, True], ids=["state", "no state"])
 @pytest.mark.parametrize("ended", ["alive", "died"])
