@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 
 SOURCES := $(shell find rdma_cni ipam frozen -name '*.py' -o -name '*.c' 2>/dev/null)
 
-.PHONY: help bundle image lint test test-lab fuzz faults soak reliability demo bench lab clean
+.PHONY: help bundle image lint test test-lab fuzz soak reliability demo bench lab clean
 
 help:
 	@echo 'make bundle   the frozen plugin: dist/rdma-cni/'
@@ -22,7 +22,6 @@ help:
 	@echo 'make test     lint, bundle, then every test (unit, netns, lab)'
 	@echo '              TESTS="tests/unit -k mtu": only these; LAB_ARGS="-k mtu": only these in the guests'
 	@echo 'make fuzz     hostile input without end: FUZZ_MINUTES=10 in all, in rounds of FUZZ=1000 inputs a test'
-	@echo 'make faults   calls that fail and a node that changes, in the lab: more than make test has of it'
 	@echo 'make soak     20 minutes of chaos in the lab; SOAK_MINUTES=, SOAK_SEED='
 	@echo 'make reliability  the table of docs/reliability.md, of the faults that the last make test tried'
 	@echo 'make demo     a VF into each of two pods and back, in the lab, step by step'
@@ -109,10 +108,6 @@ test-lab: bundle lab
 fuzz: bundle
 	@export FUZZ=$${FUZZ:-1000} FAULTS=/dev/null; end=$$((SECONDS + 60 * $${FUZZ_MINUTES:-10})); \
 	while [ $$SECONDS -lt $$end ]; do $(BIN)/python -m pytest -q tests/fuzz; done
-
-# With the failing calls and the changing node, of which not all hold each time yet.
-faults: bundle lab
-	LAB_ASKED_FOR=1 $(BIN)/python -m pytest tests/lab -k faults
 
 # The seed is printed; with it and the minutes the run is the same again.
 soak: bundle lab

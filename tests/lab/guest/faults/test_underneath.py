@@ -18,7 +18,7 @@ from network import attach, conf, detach
 from record import Tried
 
 MakePod = Callable[[str], Pod]
-pytestmark = [pytest.mark.changes_host, pytest.mark.asked_for]
+pytestmark = pytest.mark.changes_host
 
 
 def calls_of(one: Attachment, command: str) -> list[Call]:
