@@ -4,7 +4,7 @@ import posix
 
 from rdma_cni import allocation, config, device, home, netns
 from rdma_cni.cni import jsontext, log
-from rdma_cni.cni.errors import IPAM_MISSING, OWN_NAMESPACE, TRY_AGAIN, CniError
+from rdma_cni.cni.errors import IO_FAILURE, IPAM_MISSING, NO_PRIVILEGE, OWN_NAMESPACE, TRY_AGAIN, CniError
 from rdma_cni.cni.plugin import VALID_ATTACHMENTS, valid_attachments
 from rdma_cni.cni.request import Request
 from rdma_cni.device import Function
@@ -194,6 +194,10 @@ def _lost(host: Host, request: Request, conf: "NetConf", pod: Namespace | None) 
         found = [reconstruct(host, request, one, pod, pod_links, wait=one is function) for one in functions]
         return [attachment for attachment in found if attachment]
     except CniError as error:
+        if isinstance(error, NetlinkError) and error.may_pass:
+            raise CniError(TRY_AGAIN, f"no state of this attachment, and the kernel refused to tell: {error}") from None
+        if error.code in (TRY_AGAIN, IO_FAILURE, NO_PRIVILEGE):
+            raise
         # A device that is not there any more cannot be given back.
         log.warning(f"no state of this attachment, and its device is not to be found: {error}")
         return []
@@ -244,7 +248,16 @@ def reconstruct(
 
 def devices_in(function: Function, pod: Namespace) -> list[Device]:
     """The function's RDMA devices that are in the pod."""
-    sysfs = pod.sysfs()
+    try:
+        sysfs = pod.sysfs()
+    except OSError as error:
+        # For want of memory or descriptors, or of a privilege beyond those that are required.
+        code = NO_PRIVILEGE if isinstance(error, PermissionError) else TRY_AGAIN
+        raise CniError(
+            code,
+            f"{pod.path}: the kernel refused to show the devices there in a sysfs ({error.strerror}), expected root of "
+            "the host to be allowed that; try again",
+        ) from None
     try:
         with pod:
             inside = Rdma()

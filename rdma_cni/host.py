@@ -1,6 +1,6 @@
 """The node's side of an attachment: the host's sockets and what is attached."""
 
-from rdma_cni.cni.errors import SHARED_MODE, CniError
+from rdma_cni.cni.errors import NO_RDMA_SUBSYSTEM, SHARED_MODE, CniError
 from rdma_cni.link import Links
 from rdma_cni.rdma import Rdma
 from rdma_cni.state import State
@@ -29,7 +29,9 @@ class Host:
         """Whether the kernel has an RDMA subsystem: its modules may have gone with their devices."""
         try:
             return self.rdma is not None
-        except CniError:
+        except CniError as error:
+            if error.code != NO_RDMA_SUBSYSTEM:
+                raise
             return False
 
     def require_exclusive(self) -> None:

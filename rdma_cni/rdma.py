@@ -3,6 +3,8 @@
 Names, numbers and types of attributes are those of the kernel's include/uapi/rdma/rdma_netlink.h.
 """
 
+from errno import EIO, EPROTONOSUPPORT
+
 from rdma_cni.cni.errors import NO_RDMA_SUBSYSTEM, CniError
 from rdma_cni.netlink import (
     NETLINK_RDMA,
@@ -57,6 +59,9 @@ class Rdma(Socket):
         try:
             super().__init__(NETLINK_RDMA)
         except OSError as error:
+            if error.errno != EPROTONOSUPPORT:
+                # No memory, no descriptor: that says nothing of what the kernel has.
+                raise NetlinkError(error.errno or EIO) from None
             raise CniError(
                 NO_RDMA_SUBSYSTEM,
                 f"RDMA netlink: found none in this kernel ({error.strerror}); expected ib_core: "
@@ -68,6 +73,8 @@ class Rdma(Socket):
         try:
             answers = self.request(_CMD_SYS_GET, 0, b"")
         except NetlinkError as error:
+            if error.may_pass:
+                raise
             raise CniError(
                 NO_RDMA_SUBSYSTEM,
                 f"RDMA netlink: the kernel does not answer ({error}); expected ib_core: "

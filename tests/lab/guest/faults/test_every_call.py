@@ -184,3 +184,27 @@ def test_where_any_call_fails_it_is_said_so_and_an_add_leaves_no_trace_and_a_del
 
     at_once(made, work)
     assert (adds, releases) == ([], [])
+
+
+@pytest.mark.fault("DEL, alone, when the state is lost", "a system call fails")
+def test_where_any_call_fails_a_del_without_state_is_not_taken_for_done(attachments: Attachments, tried: Tried) -> None:
+    """By which it looks into the pod, and moves and renames; what its files need is tried where they are made."""
+    (one, *_) = attachments(ALONE)
+    one.succeed("ADD", one.pod)
+    lose_state()
+    entering = ("setns", "fsopen", "fsconfig", "fsmount", "send")
+    for call, failure in [each for each in failures(one, "DEL") if each[0].name.startswith(entering)]:
+        one.succeed("ADD", one.pod)
+        lose_state()
+        answer = one.call("DEL", one.pod, one.run.at(call.number, failure))
+        told = f"{call} {failure}: {answer}"
+        assert one.run.reached(call), (told, one.run.calls)
+        if not answer.ok:
+            plain_words(answer)
+            assert answer.error == 11 or not call.name.startswith("send"), told
+            one.succeed("DEL", one.pod, told)
+        elif "cannot have its MAC again: EPERM" in told:
+            guest.run("ip", "link", "set", one.vf.netdev, "address", one.vf.mac)
+        one.require_nothing_left(told)
+        tried()
+    assert tried.count > 10
