@@ -22,7 +22,7 @@ help:
 	@echo 'make test     lint, bundle, then every test (unit, netns, lab)'
 	@echo '              TESTS="tests/unit -k mtu": only these; LAB_ARGS="-k mtu": only these in the guests'
 	@echo 'make fuzz     hostile input without end: FUZZ_MINUTES=10 in all, in rounds of FUZZ=1000 inputs a test'
-	@echo 'make soak     20 minutes of chaos in the lab; SOAK_MINUTES=, SOAK_SEED='
+	@echo 'make soak     20 minutes of chaos in the lab, and 1,000 rounds (two hours in all); SOAK_MINUTES=, SOAK_SEED=, SOAK_ROUNDS='
 	@echo 'make reliability  the table of docs/reliability.md, of the faults that the last make test tried'
 	@echo 'make demo     a VF into each of two pods and back, in the lab, step by step'
 	@echo 'make bench    what a start, an ADD and a DEL cost; raw samples in build/bench.json'
@@ -111,7 +111,7 @@ fuzz: bundle
 
 # The seed is printed; with it and the minutes the run is the same again.
 soak: bundle lab
-	SOAK_MINUTES=$${SOAK_MINUTES:-20} $(BIN)/python -m pytest tests/lab -k soak
+	SOAK_MINUTES=$${SOAK_MINUTES:-20} SOAK_ROUNDS=$${SOAK_ROUNDS:-1000} $(BIN)/python -m pytest tests/lab -k soak
 
 reliability: $(VENV_STAMP)
 	@$(BIN)/python tests/reliability/faults_table.py

@@ -16,8 +16,9 @@ LAB = Path(__file__).parent
 BUNDLE = LAB.parent.parent / "dist" / "rdma-cni"
 ATCALL = Path(os.environ["ATCALL"])
 
-# `make soak` asks for more, see guest/soak.
+# `make soak` asks for more of both, see guest/soak.
 SOAK_MINUTES = int(os.environ.get("SOAK_MINUTES", "3"))
+SOAK_ROUNDS = int(os.environ.get("SOAK_ROUNDS", "50"))
 
 # The NIC and a GPU below a PCIe switch, on the second of two NUMA nodes; another GPU elsewhere; an IOMMU.
 TOPOLOGY = (
@@ -37,7 +38,7 @@ BOOTS = {
     "two_devices": {"LAB_SIM": "per_function=2"},
     "infiniband": {"LAB_SIM": "link_layer=ib"},
     "faults": {"LAB_SIM": "", "LAB_TIMEOUT": "3600"},
-    "soak": {"LAB_SIM": "", "LAB_TIMEOUT": str(1800 + 60 * SOAK_MINUTES)},
+    "soak": {"LAB_SIM": "", "LAB_TIMEOUT": str(1800 + 60 * SOAK_MINUTES + 10 * SOAK_ROUNDS)},
     "vfs": {"LAB_SIM": "", "LAB_TIMEOUT": "600"},
     "udev": {"LAB_SIM": "", "LAB_UDEV_NAMES": "1"},
     "operator": {"LAB_SIM": "sf=1 pf=igb gids=16", "LAB_SLOT": "port1", "LAB_QEMU": TOPOLOGY, "LAB_TIMEOUT": "1800"},
@@ -84,7 +85,7 @@ def test_the_guests_tests_pass_in_boot(boot: str, tmp_path: Path, capsys: pytest
     job = tmp_path / "job"
     job.write_text(
         "#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=guest FAULTS=/out/faults.jsonl\n"
-        f"export SOAK_MINUTES={SOAK_MINUTES} SOAK_SEED={os.environ.get('SOAK_SEED', '')}\n"
+        f"export SOAK_MINUTES={SOAK_MINUTES} SOAK_ROUNDS={SOAK_ROUNDS} SOAK_SEED={os.environ.get('SOAK_SEED', '')}\n"
         f"exec {shlex.join(pytest_in_guest)}\n"
     )
     payload = [

@@ -253,9 +253,11 @@ def usable(node: Node, vf: Function) -> None:
 @pytest.mark.changes_host
 @pytest.mark.fault("chaos", "random pods, kills, unbinds, renames, dying namespaces, lost state, reboots")
 def test_a_run_of_chaos_ends_with_every_vf_home_or_with_one_live_pod(
-    vfs: list[Function], tmp_path: Path, tried: Tried
+    vfs: list[Function], tmp_path: Path, tried: Tried, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print(f"chaos: SOAK_MINUTES={MINUTES:g} SOAK_SEED={SEED}", flush=True)
+    # At once, and whatever comes: a guest that stands still tells nothing more.
+    with capsys.disabled():
+        print(f"\nchaos: SOAK_MINUTES={MINUTES:g} SOAK_SEED={SEED}", flush=True)
     node = Node(vfs, tmp_path)
     before = {vf.device: look(vf.device) for vf in vfs}
     deadline = time.monotonic() + MINUTES * 60
@@ -283,7 +285,8 @@ def test_a_run_of_chaos_ends_with_every_vf_home_or_with_one_live_pod(
     tried.note = f"{step} steps, seed {SEED}: " + ", ".join(
         f"{number} {what}" for what, number in sorted(node.counts.items())
     )
-    print(f"chaos: {tried.note}", flush=True)
+    with capsys.disabled():
+        print(f"\nchaos: {tried.note}", flush=True)
 
 
 def audit(node: Node, before: dict[str, dict[str, object]]) -> None:
