@@ -26,22 +26,37 @@ _MAIN_TABLE = 254
 
 
 class NodeSubnetPlugin(Plugin):
-    """What only some commands need is imported by those."""
+    """What only some commands need is imported by those.
+
+    `store` may be open already, for ADD or DEL, which closes it.
+    """
 
     name = "node-subnet"
     about = f"node-subnet {__version__}: a CNI IPAM plugin that gives each node its own part of a pool"
 
+    def __init__(self, store: "Store | None" = None) -> None:
+        self._store = store
+
+    def _opened(self) -> "Store":
+        if self._store:
+            return self._store
+        from ipam.store import Store
+
+        return Store()
+
     def add(self, request: Request, undo: Undo) -> dict[str, object]:
         """Reserve an address in each pool, all or none."""
+        if self._store:
+            undo.lend(self._store.close)
         from ipam import allocator, node
-        from ipam.store import Store
 
         conf = configuration(request)
         requested = _requested(request)
         shares = node.shares(conf)
         owner = _owner(request)
-        store = Store()
-        undo.lend(store.close)
+        store = self._opened()
+        if not self._store:
+            undo.lend(store.close)
         with store:
             before = {reservation.address for reservation in store.of_owner(owner)}
             # Beforehand: a signal may come right after the commit.
@@ -51,9 +66,7 @@ class NodeSubnetPlugin(Plugin):
 
     def delete(self, request: Request) -> None:
         """Free what the attachment has; nothing of the configuration but its name matters."""
-        from ipam.store import Store
-
-        store = Store()
+        store = self._opened()
         try:
             self._release(store, _owner(request))
         finally:

@@ -6,7 +6,7 @@ one that was freed longest ago is the next.
 """
 
 from rdma_cni.cni import system
-from rdma_cni.cni.database import Database
+from rdma_cni.cni.database import DIRECTORY, Database
 from rdma_cni.cni.errors import IO_FAILURE, CniError
 from rdma_cni.cni.sqlite import ERRORS, DatabaseError
 from rdma_cni.cni.typecast import cast
@@ -45,6 +45,7 @@ CREATE INDEX turns ON freed (scope, turn);
 CREATE TABLE suspect (file TEXT NOT NULL)
 """
 _VERSION = 1
+_NAME = "reservations.db"
 
 
 class Owner:
@@ -82,7 +83,12 @@ class Store(Database):
     """The reservations of this node, of all networks. Used within `with store:`, one transaction."""
 
     def __init__(self) -> None:
-        super().__init__("reservations.db", _SCHEMA, _VERSION)
+        super().__init__(_NAME, _SCHEMA, _VERSION)
+
+    @staticmethod
+    def exists() -> bool:
+        """Whether this node has, or had, any."""
+        return system.exists(f"{DIRECTORY}/{_NAME}")
 
     def salvage(self, new: "Connection", old: "Connection", damaged: str) -> str:
         """Take over the reservations of a damaged file if all of them are there to be read.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ipam.plugin import NodeSubnetPlugin
+    from ipam.store import Store
     from rdma_cni.models import NetConf
 
 _OWN = "node-subnet"
@@ -31,6 +32,9 @@ class Ipam:
         self.name = name
         self.unique = name == _OWN
         self._request = request
+        self._loading: _thread.LockType | None = None
+        self._store: Store | None = None
+        self._problem: CniError | None = None
 
     def require(self) -> None:
         """Raises CniError 104 when there is no such plugin."""
@@ -38,15 +42,60 @@ class Ipam:
             _delegate().find(self._request, self.name)
 
     def prepare(self) -> None:
-        """Load what `add` or `delete` will need while the caller waits for the kernel."""
-        if self.unique:
-            # The process has another thread for as long as that takes; it enters no namespace.
-            _thread.start_new_thread(_load, ())
+        """Load and open what `add` or `delete` will need while the caller waits for the kernel; see `close`."""
+        if not self.unique:
+            return
+        # The process has another thread for as long as that takes; it enters no namespace.
+        self._loading = _thread.allocate_lock()
+        self._loading.acquire()
+        try:
+            _thread.start_new_thread(self._load, ())
+        except RuntimeError as error:
+            log.debug(f"loading node-subnet: {error}")
+            self._loading.release()
+
+    def _load(self) -> None:
+        try:
+            from ipam import allocator, node, plugin  # noqa: F401
+            from ipam.store import Store
+
+            # Where there is none yet it is made when it is needed.
+            if Store.exists():
+                self._store = Store()
+        except CniError as error:
+            self._problem = error
+        except BaseException as error:
+            # Whoever needs them will import them, and tell.
+            log.debug(f"loading node-subnet: {error!r}")
+        finally:
+            if self._loading:
+                self._loading.release()
+
+    def _loaded(self) -> "Store | None":
+        """What `prepare` opened, from here on the caller's to close. Raises CniError when it could not."""
+        if self._loading:
+            with self._loading:
+                store, self._store = self._store, None
+                problem, self._problem = self._problem, None
+            if problem:
+                raise problem
+            return store
+        return None
+
+    def close(self) -> None:
+        """Close what `prepare` opened and nobody asked for."""
+        try:
+            store = self._loaded()
+        except CniError as error:
+            log.debug(str(error))
+            return
+        if store:
+            store.close()
 
     def add(self, undo: Undo) -> dict[str, object]:
         """Its answer, which is given back when a later step fails, or this one half-way."""
         if self.unique:
-            return _own().add(self._request, undo)
+            return _own(self._loaded()).add(self._request, undo)
         undo.push(f"give the address of {self.name} back", lambda: _delegate().run(self._request, self.name, "DEL"))
         answer: dict[str, object] = _delegate().run(self._request, self.name)
         return answer
@@ -58,7 +107,7 @@ class Ipam:
             if container:
                 request = Request("DEL")
                 request.network, request.container, request.ifname = self._request.network, container, ifname
-            _own().delete(request)
+            _own(self._loaded()).delete(request)
             return
         other = {"CNI_CONTAINERID": container, "CNI_IFNAME": ifname, "CNI_NETNS": ""} if container else {}
         _delegate().run(self._request, self.name, "DEL", environment=other)
@@ -105,21 +154,13 @@ def of(request: Request, conf: "NetConf") -> Ipam | None:
     return Ipam(request, name) if name else None
 
 
-def _load() -> None:
-    try:
-        from ipam import allocator, node, plugin, store  # noqa: F401
-    except BaseException as error:
-        # Whoever needs them will import them, and tell.
-        log.debug(f"loading node-subnet: {error!r}")
-
-
 def _delegate() -> "ModuleType":
     from rdma_cni.cni import delegate
 
     return delegate
 
 
-def _own() -> "NodeSubnetPlugin":
+def _own(store: "Store | None" = None) -> "NodeSubnetPlugin":
     from ipam.plugin import NodeSubnetPlugin
 
-    return NodeSubnetPlugin()
+    return NodeSubnetPlugin(store)

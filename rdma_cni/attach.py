@@ -90,6 +90,7 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     undo.push(f"take {function.id} back", lambda: detach.release(host, attachment, pod))
     host.state.put(attachment)
     if ipam:
+        undo.lend(ipam.close)
         ipam.prepare()
 
     for found in devices:

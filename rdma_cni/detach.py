@@ -43,18 +43,20 @@ def delete(request: Request, own_allowed: bool) -> None:
                 # First: a DEL that is killed is called again, and does all of this while the state has it.
                 deviceinfo.remove(conf.runtimeConfig.CNIDeviceInfoFile, Function(attachment.function))
             _detach(host, attachment, pod)
+        if ipam:
+            try:
+                ipam.delete()
+            except CniError as error:
+                # A plugin that is not there gave nothing to an attachment that is not there.
+                if error.code != IPAM_MISSING or known:
+                    raise
+                log.warning(str(error))
     finally:
+        if ipam:
+            ipam.close()
         if pod:
             pod.close()
         host.close()
-    if ipam:
-        try:
-            ipam.delete()
-        except CniError as error:
-            # A plugin that is not there gave nothing to an attachment that is not there.
-            if error.code != IPAM_MISSING or known:
-                raise
-            log.warning(str(error))
 
 
 def gc(request: Request) -> None:

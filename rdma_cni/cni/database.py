@@ -344,7 +344,8 @@ class Database:
 
 
 def _connect(path: str) -> "Connection":
-    connection: Connection = connect(path, timeout=PATIENCE, isolation_level=None)
+    # One thread may open it for another; they never use it at once.
+    connection: Connection = connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
     connection.setlimit(_SQLITE_LIMIT_LENGTH, _MAX_VALUE)
     try:
         # The journal makes a transaction survive a killed process. Waiting for a disk adds nothing

@@ -17,7 +17,8 @@ with open(start, encoding="utf-8") as file:
     exec(compile(file.read(), start, "exec"), {"__name__": "start"})  # noqa: S102
 
 import ipam.plugin  # noqa: E402, F401
-import rdma_cni.attach  # noqa: E402, F401
+import rdma_cni.attach  # noqa: E402
+import rdma_cni.detach  # noqa: E402, F401
 from rdma_cni import addressing, config, netlink, netns  # noqa: E402
 from rdma_cni.cni import calls, database  # noqa: E402
 from rdma_cni.main import main  # noqa: E402
