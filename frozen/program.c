@@ -3,8 +3,7 @@
  *
  * It stands in for PyInstaller's bootloader, which unpacks an archive and loads the interpreter as a
  * shared library: that has a third more to do until the first line of Python, and takes more memory.
- * build.spec writes boot.h: `boot`, the modules that are imported in the order of the interpreter's
- * own start, and frozen/start.py, as they are marshalled.
+ * build.spec writes boot.h: `boot`, utf8.py as `encodings` and start.py as they are marshalled.
  *
  * program NAME ARGUMENT...: NAME is what the bundle was called by (launcher.c). The bundle's directory
  * is this program's own, by its path.

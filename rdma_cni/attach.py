@@ -91,8 +91,10 @@ def add(request: Request, undo: Undo, own_allowed: bool) -> dict[str, object]:
     host.state.put(attachment)
     if ipam:
         undo.lend(ipam.close)
-        ipam.prepare()
+        host.meanwhile(ipam.prepare)
 
+    if netdev is None:
+        host.moves()
     for found in devices:
         _move_rdma(host, found, pod)
     if conf.args and conf.args.cni and conf.args.cni.rdmaDeviceName:
@@ -338,6 +340,7 @@ def _move_netdev(host: Host, request: Request, link: Link, pod: Namespace, pod_l
         for altname in link.altnames:
             if altname == request.ifname or pod_links.get(altname):
                 host.links.delete_altname(link.ifindex, altname)
+        host.moves()
         host.links.set(link.ifindex, name=request.ifname, namespace=pod.fd)
     except NetlinkError as error:
         if error.errno == EEXIST:

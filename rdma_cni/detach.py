@@ -35,7 +35,7 @@ def delete(request: Request, own_allowed: bool) -> None:
                 OWN_NAMESPACE, f"CNI_NETNS: found {request.netns[:200]!r}, the plugin's own namespace, expected a pod's"
             )
         if ipam:
-            ipam.prepare()
+            host.meanwhile(ipam.prepare)
         for attachment in [known] if known else _lost(host, request, conf, pod):
             if conf.runtimeConfig and conf.runtimeConfig.CNIDeviceInfoFile:
                 from rdma_cni import deviceinfo

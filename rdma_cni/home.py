@@ -49,6 +49,8 @@ def bring_home(host: Host, attachment: Attachment, pod: Namespace | None) -> Non
         if pod is None and attachment.cookie and not _is_home(host, attachment, function):
             # The path is gone, but a process may keep the namespace alive.
             found = pod = netns.find(attachment.cookie)
+        if attachment.netdev is None:
+            host.moves()
         _rdma_home(host, attachment, function, pod)
         if attachment.netdev is not None:
             _netdev_home(host, attachment, attachment.netdev, function, pod)
@@ -344,6 +346,7 @@ def _move_home(host: Host, inside: Links, link: Link, name: str) -> None:
     target = name or link.name
     if host.links.get(target):
         target = _unused(host.links)
+    host.moves()
     try:
         inside.set(link.ifindex, name=target, namespace=netns.host_fd())
     except NetlinkError as error:

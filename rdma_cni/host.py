@@ -7,6 +7,8 @@ from rdma_cni.state import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rdma_cni.netns import Namespace
 
 
@@ -17,6 +19,7 @@ class Host:
         self._rdma: Rdma | None = None
         self._links: Links | None = None
         self._state: State | None = None
+        self._meanwhile: Callable[[], object] | None = None
 
     @property
     def rdma(self) -> Rdma:
@@ -57,6 +60,16 @@ class Host:
         if self._state is None:
             self._state = State()
         return self._state
+
+    def meanwhile(self, begin: "Callable[[], object]") -> None:
+        """Call `begin` right before the kernel has most to do: no sooner, or the two would be in each other's way."""
+        self._meanwhile = begin
+
+    def moves(self) -> None:
+        """The kernel is about to move a device from one namespace to another, and has most to do with that."""
+        begin, self._meanwhile = self._meanwhile, None
+        if begin:
+            begin()
 
     def close(self) -> None:
         for resource in (self._rdma, self._links, self._state):

@@ -17,7 +17,7 @@ from rdma_cni.cni.sqlite import ERRORS, connect
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from sqlite3 import Connection
+    from sqlite3 import Connection, Cursor
 
 _SQLITE_ERROR, _SQLITE_READONLY, _SQLITE_CORRUPT, _SQLITE_TOOBIG, _SQLITE_NOTADB = 1, 8, 11, 18, 26
 _SQLITE_LIMIT_LENGTH = 0
@@ -128,7 +128,7 @@ class Database:
         self._check_journal()
         connection = _connect(self.path)
         try:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            version = _patiently(connection, "PRAGMA user_version").fetchone()[0]
             if version == self._version:
                 return connection
             newer = version > self._version and connection.execute("PRAGMA quick_check").fetchone() == ("ok",)
@@ -215,8 +215,8 @@ class Database:
         """Raises CniError 11 when another process is writing for longer than PATIENCE."""
         try:
             # With a journal on disk it would be ours that lies beside the new file.
-            old.execute("PRAGMA journal_mode=MEMORY")
-            old.execute("BEGIN IMMEDIATE")
+            _patiently(old, "PRAGMA journal_mode=MEMORY")
+            _patiently(old, "BEGIN IMMEDIATE")
         except ERRORS as error:
             # Damaged so badly, it takes nobody's.
             if "locked" in str(error):
@@ -249,7 +249,7 @@ class Database:
     def execute(self, statement: str, values: "Iterable[object]" = ()) -> list[tuple[object, ...]]:
         """The rows that a statement answers; on its own a transaction of its own."""
         try:
-            return self._connection.execute(statement, values).fetchall()  # type: ignore[arg-type]
+            return _patiently(self._connection, statement, values).fetchall()
         except ERRORS as error:
             raise self._failure(error) from None
 
@@ -274,27 +274,11 @@ class Database:
         """
         while True:
             if self._is_in_place():
-                self._begin()
+                self.execute("BEGIN IMMEDIATE")
                 if self._is_in_place():
                     return self
             self._connection.close()
             self._connection = self._open_or_make()
-
-    def _begin(self) -> None:
-        # SQLite's own waiting sleeps for up to 0.1 s at a time, in which others come first again and again.
-        deadline = time.monotonic() + PATIENCE
-        self.execute("PRAGMA busy_timeout=0")
-        pause = 0.001
-        while True:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                break
-            except ERRORS as error:
-                if "locked" not in str(error) or time.monotonic() > deadline:
-                    raise self._failure(error) from None
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.005)
-        self.execute(f"PRAGMA busy_timeout={PATIENCE * 1000:.0f}")
 
     def _is_in_place(self) -> bool:
         try:
@@ -345,17 +329,36 @@ class Database:
 
 def _connect(path: str) -> "Connection":
     # One thread may open it for another; they never use it at once.
-    connection: Connection = connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    connection: Connection = connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     connection.setlimit(_SQLITE_LIMIT_LENGTH, _MAX_VALUE)
     try:
         # The journal makes a transaction survive a killed process. Waiting for a disk adds nothing
         # to that: the state is about this boot's kernel, and /run is gone with it.
         connection.execute("PRAGMA synchronous=OFF")
-        connection.execute("PRAGMA journal_mode=TRUNCATE")
+        _patiently(connection, "PRAGMA journal_mode=TRUNCATE")
     except ERRORS:
         # Told by whatever is asked of it next.
         pass
     return connection
+
+
+def _patiently(connection: "Connection", statement: str, values: "Iterable[object]" = ()) -> "Cursor":
+    """Run a statement; wait for a lock, PATIENCE seconds at the most.
+
+    SQLite's own waiting sleeps for up to 0.1 s at a time, in which others come first again and again.
+    """
+    deadline = 0.0
+    pause = 0.001
+    while True:
+        try:
+            return connection.execute(statement, values)  # type: ignore[arg-type]
+        except ERRORS as error:
+            now = time.monotonic()
+            deadline = deadline or now + PATIENCE
+            if "locked" not in str(error) or now > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.005)
 
 
 def _is_damage(error: Exception) -> bool:
