@@ -84,15 +84,19 @@ def search_function(encoding: str) -> "Any":
     """The codec of a name as `codecs.lookup` has normalized it; None when the bundle has none."""
     if encoding in ("utf-8", "utf8", "utf_8"):
         return _UTF_8
-    from encodings import standard
-
-    return standard.search_function(encoding)
+    return _standard().search_function(encoding)
 
 
 _codecs.register(search_function)
 
 
 def __getattr__(name: str) -> object:
-    from encodings import standard
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(_standard(), name)
 
-    return getattr(standard, name)
+
+def _standard() -> "Any":
+    import encodings.standard
+
+    return encodings.standard
