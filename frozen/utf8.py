@@ -6,6 +6,7 @@ a start, for what no plugin uses.
 """
 
 import _codecs
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,12 +92,13 @@ _codecs.register(search_function)
 
 
 def __getattr__(name: str) -> object:
-    if name.startswith("__"):
+    # What is asked for while that module is being made is not there yet, itself least of all.
+    if name.startswith("__") or name == "standard":
         raise AttributeError(name)
     return getattr(_standard(), name)
 
 
 def _standard() -> "Any":
-    import encodings.standard
-
-    return encodings.standard
+    name = "encodings.standard"
+    __import__(name)
+    return sys.modules[name]

@@ -29,12 +29,16 @@ PATIENCE = 10.0
 
 def open_directory(path: str = DIRECTORY) -> int:
     """A descriptor of the state directory, made 0700 where it was not. Raises CniError 5."""
+    flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
     try:
         try:
-            posix.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
-        fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)
+            fd = posix.open(path, flags)
+        except FileNotFoundError:
+            try:
+                posix.mkdir(path, 0o700)
+            except FileExistsError:
+                pass
+            fd = posix.open(path, flags)
     except OSError as error:
         raise CniError(
             IO_FAILURE, f"{path}: expected the directory of the state, private to root: {error.strerror}"
@@ -126,7 +130,12 @@ class Database:
         self._inode = posix.fstat(fd).st_ino
         posix.close(fd)
         self._check_journal()
-        connection = _connect(self.path)
+        try:
+            connection = _connect(self.path)
+        except CniError:
+            if self._is_in_place():
+                raise
+            raise FileNotFoundError from None
         try:
             version = _patiently(connection, "PRAGMA user_version").fetchone()[0]
             if version == self._version:
@@ -328,8 +337,15 @@ class Database:
 
 
 def _connect(path: str) -> "Connection":
-    # One thread may open it for another; they never use it at once.
-    connection: Connection = connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    """Raises CniError 5."""
+    # What is made is made by `open_file`.
+    uri = f"file:{path.replace('%', '%25').replace('?', '%3f').replace('#', '%23')}?mode=rw"
+    connection: Connection
+    try:
+        # One thread may open it for another; they never use it at once.
+        connection = connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+    except ERRORS as error:
+        raise CniError(IO_FAILURE, f"{path}: cannot be opened: {error}; may root write there?") from None
     connection.setlimit(_SQLITE_LIMIT_LENGTH, _MAX_VALUE)
     try:
         # The journal makes a transaction survive a killed process. Waiting for a disk adds nothing

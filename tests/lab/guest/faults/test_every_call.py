@@ -116,16 +116,20 @@ def test_where_any_call_fails_it_is_said_so_and_an_add_leaves_no_trace_and_a_del
     kind: str, attachments: Attachments, tried: Tried
 ) -> None:
     made = attachments(kind)
-    adds, releases = failures(made[0], "ADD"), failures(made[0], RELEASE[kind])
+    # With how often each was missed.
+    adds, releases = (
+        [(call, failure, 0) for call, failure in failures(made[0], command)] for command in ("ADD", RELEASE[kind])
+    )
     made[0].succeed("DEL", made[0].pod)
     assert min(len(adds), len(releases)) > 40
-    missed: list[str] = []
+    known = len(adds) + len(releases)
+    given_up: list[str] = []
     tried.note = f"{len(adds)} and {len(releases)}"
 
-    def failing(one: Attachment, command: str, left: list[tuple[Call, str]]) -> tuple[bool, str]:
+    def failing(one: Attachment, command: str, left: list[tuple[Call, str, int]]) -> tuple[bool, str]:
         """Whether a command succeeded although a call failed, and what happened."""
         try:
-            call, failure = left.pop()
+            call, failure, misses = left.pop()
         except IndexError:
             return False, ""
         answer = one.call(command, one.pod, one.run.at(call.number, failure))
@@ -133,10 +137,13 @@ def test_where_any_call_fails_it_is_said_so_and_an_add_leaves_no_trace_and_a_del
         if one.run.reached(call):
             tried()
         else:
-            # The databases had more or less to write this time.
-            left.insert(0, (call, failure))
-            missed.append(told)
-            assert len(missed) < 100, missed
+            # The databases had more or less to write this time: it is elsewhere, or comes again another time.
+            numbers = [each.number for each in one.run.calls if each.what == call.what] or [call.number]
+            nearest = min(numbers, key=lambda number: abs(number - call.number))
+            if misses < 8:
+                left.insert(0, (Call(nearest, call.what), failure, misses + 1))
+            else:
+                given_up.append(told)
         if not answer.ok:
             plain_words(answer)
             # The kernel may not refuse the next time.
@@ -163,6 +170,8 @@ def test_where_any_call_fails_it_is_said_so_and_an_add_leaves_no_trace_and_a_del
 
     at_once(made, work)
     assert (adds, releases) == ([], [])
+    # A page that only some commands write.
+    assert len(given_up) < known / 10, given_up
 
 
 def lose(one: Attachment) -> None:
