@@ -43,6 +43,7 @@ int main(int argc, char **argv)
 	char *slash = home ? strrchr(home, '/') : NULL;
 	PyPreConfig before;
 	PyConfig config;
+	sigset_t interrupt;
 
 	if (!slash)
 		return 1;
@@ -56,8 +57,11 @@ int main(int argc, char **argv)
 	config.write_bytecode = 0;
 	config.optimization_level = 2;
 	config.parse_argv = 0;
-	/* A SIGINT that comes before there is anything to take it ends the process, without a traceback. */
+	/* A SIGINT waits until there is something to take it (start.py). */
 	config.install_signal_handlers = 0;
+	sigemptyset(&interrupt);
+	sigaddset(&interrupt, SIGINT);
+	sigprocmask(SIG_BLOCK, &interrupt, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN);
 	set_paths(&config, argv[0], home);

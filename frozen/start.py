@@ -9,6 +9,7 @@ unmarshal. build.spec writes the file that this reads.
 
 import _frozen_importlib
 import _frozen_importlib_external
+import _signal  # type: ignore[import-not-found]
 import gc
 import marshal
 import posix
@@ -105,6 +106,13 @@ for _fd, _mode in ((0, posix.O_WRONLY), (1, posix.O_RDONLY), (2, posix.O_WRONLY)
         posix.fstat(_fd)
     except OSError:
         posix.open("/dev/null", _mode)
+
+# Until the program has its own handlers a SIGINT, which program.c has held back so far, ends it as a SIGTERM
+# does: the one that comes with this module would write a traceback.
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+if __name__ == "__main__":
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
 
 # Before the path finder, which would look into three places first.
 _modules = BundledModules(sys.prefix)
