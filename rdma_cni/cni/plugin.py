@@ -52,31 +52,34 @@ def run(plugin: Plugin) -> int:
     undo = Undo()
     counted = False
     try:
-        for signal in _STOPPING:
-            _signal.signal(signal, _terminated)
-        read(request)
-        if command != "VERSION":
-            log.about(
-                f"{plugin.name} {command} {request.network} {request.container} {request.ifname} {request.pod}".rstrip()
-            )
-        result = _dispatch(plugin, request, undo)
-        # It is done: from here on a signal comes too late to undo anything.
+        try:
+            for signal in _STOPPING:
+                _signal.signal(signal, _terminated)
+            read(request)
+            if command != "VERSION":
+                about = f"{plugin.name} {command} {request.network} {request.container} {request.ifname}"
+                log.about(f"{about} {request.pod}".rstrip())
+            result = _dispatch(plugin, request, undo)
+            # It is done: from here on a signal comes too late to undo anything.
+            _ignore_signals()
+            if _stopped:
+                # What it raised was lost on its way: something else was raised while that was cleaned up after.
+                raise _stopped
+            _count(plugin, command, 0, began)
+            counted = True
+            if result is not None:
+                _print(result)
+            undo.forget()
+            return 0
+        except BaseException as error:
+            # Of a signal in the middle of an import little may be left: it can come out as an ImportError, or
+            # as the panic of a Rust module, which is no Exception.
+            failure = _stopped or (error if isinstance(error, CniError) else _internal(error))
+        # A second signal must not cut the rollback short.
         _ignore_signals()
-        if _stopped:
-            # What it raised was lost on its way: something else was raised while that was cleaned up after.
-            raise _stopped
-        _count(plugin, command, 0, began)
-        counted = True
-        if result is not None:
-            _print(result)
-        undo.forget()
-        return 0
     except BaseException as error:
-        # Of a signal in the middle of an import little may be left: it can come out as an ImportError, or
-        # as the panic of a Rust module, which is no Exception.
-        failure = _stopped or (error if isinstance(error, CniError) else _internal(error))
-    # A second signal must not cut the rollback short.
-    _ignore_signals()
+        # One that came while another failure was on its way.
+        failure = _stopped or _internal(error)
     undo.roll_back()
     log.error(str(failure))
     if not counted:
