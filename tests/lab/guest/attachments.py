@@ -4,7 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,13 +51,18 @@ def functions_written_down() -> set[str]:
 
 
 def look(device: str) -> dict[str, object]:
-    """What a function has on the host: netdevs with MAC, MTU and whether they are up, RDMA devices with GUIDs."""
+    """What a function has on the host: netdevs with MAC, MTU and whether they are up, RDMA devices with GUIDs.
+
+    What another command takes away meanwhile is not on the host.
+    """
     found: dict[str, object] = {}
     for path in (guest.PCI / device / "net").glob("*"):
-        flags = int((path / "flags").read_text(), 16)
-        found[f"netdev {path.name}"] = ((path / "address").read_text(), (path / "mtu").read_text(), flags & 1)
+        with suppress(OSError):
+            flags = int((path / "flags").read_text(), 16)
+            found[f"netdev {path.name}"] = ((path / "address").read_text(), (path / "mtu").read_text(), flags & 1)
     for path in (guest.PCI / device / "infiniband").glob("*"):
-        found[f"RDMA device {path.name}"] = (path / "node_guid").read_text()
+        with suppress(OSError):
+            found[f"RDMA device {path.name}"] = (path / "node_guid").read_text()
     return found
 
 
