@@ -146,7 +146,7 @@ class Attachment:
     def require_nothing_left(self, told: object) -> None:
         """The pod's own namespace may still be giving something back."""
         if self.left():
-            assert guest.eventually(lambda: not self.left(), seconds=6), (told, self.left())
+            assert guest.eventually(lambda: not self.left()), (told, self.left())
 
     def swap(self) -> None:
         """The next ADD is that of another pod."""

@@ -32,7 +32,7 @@ def settle() -> None:
     run("udevadm", "settle", "--timeout=20", check=False)
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 30) -> bool:
     """Whether the condition comes true in time; a namespace, for one, dies in the background."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -104,7 +104,7 @@ def host_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
         guest.settle()
         return not guest.differences(before, guest.host())
 
-    if not guest.eventually(same, seconds=5):
+    if not guest.eventually(same):
         differences = guest.differences(before, guest.host())
         guest.repair(before)
         pytest.fail("the host is not as it was:\n" + "\n".join(differences), pytrace=False)
