@@ -16,6 +16,8 @@
 
 #include "boot.h"
 
+PyObject *PyInit__syscalls(void);
+
 static void end_unless_done(PyStatus status)
 {
 	if (PyStatus_Exception(status))
@@ -52,6 +54,8 @@ int main(int argc, char **argv)
 	before.utf8_mode = 1;
 	end_unless_done(Py_PreInitialize(&before));
 	PyImport_FrozenModules = boot;
+	if (PyImport_AppendInittab("_syscalls", PyInit__syscalls))
+		return 1;
 	PyConfig_InitIsolatedConfig(&config);
 	config.site_import = 0;
 	config.write_bytecode = 0;

@@ -1,19 +1,18 @@
-"""Network namespaces: open one by its path, act inside it, find one again.
-
-System calls that `os` lacks go through `_ctypes`, the half of `ctypes` that is written in C: the
-package around it takes as long to import as the interpreter to start. The process has one thread,
-so that what a thread enters, the process is in.
-"""
+"""Network namespaces: open one by its path, act inside it, find one again."""
 
 import _stat
 import fcntl
 import posix
 import sys
-from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, _SimpleCData, dlopen, dlsym, get_errno
 from _socket import AF_INET, SOCK_CLOEXEC, SOCK_DGRAM, socket
 
 from rdma_cni.cni import system
 from rdma_cni.cni.errors import NO_PRIVILEGE, OWN_NAMESPACE, UNKNOWN_CONTAINER, CniError
+
+try:
+    from _syscalls import setns, sysfs  # type: ignore[import-not-found]
+except ImportError:
+    from rdma_cni.syscalls import setns, sysfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,11 +23,6 @@ _NS_GET_NSTYPE = 0xB703  # linux/nsfs.h
 _SOL_SOCKET = 1
 _SO_NETNS_COOKIE = 71
 _SELF = "/proc/self/ns/net"
-
-# linux/mount.h; the three calls have these numbers on every architecture but Alpha.
-_SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432
-_FSOPEN_CLOEXEC, _FSCONFIG_CMD_CREATE, _FSMOUNT_CLOEXEC, _MOUNT_ATTR_RDONLY = 1, 6, 1, 1
-
 
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}  # linux/capability.h
 
@@ -48,33 +42,6 @@ def require_privilege() -> None:
             f"privilege: found user {posix.geteuid()} without {' and '.join(missing)}, expected "
             f"{' and '.join(_CAPABILITIES.values())} in the host's user namespace: run as root",
         )
-
-
-class _Int(_SimpleCData):  # type: ignore[type-arg]
-    _type_ = "i"
-
-
-class _String(_SimpleCData):  # type: ignore[type-arg]
-    _type_ = "z"
-
-
-class _Function(CFuncPtr):
-    _flags_ = FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
-    _restype_ = _Int
-
-
-def _call(name: str, *arguments: object) -> int:
-    """Call a function of libc that answers -1 and sets errno. Raises OSError."""
-    result: int = _Function(dlsym(dlopen(None, 0), name))(*arguments)  # type: ignore[arg-type]
-    if result == -1:
-        errno = get_errno()
-        raise OSError(errno, posix.strerror(errno))
-    return result
-
-
-def setns(fd: int) -> None:
-    """Put the calling thread into a network namespace. Raises OSError."""
-    _call("setns", fd, _CLONE_NEWNET)
 
 
 class Namespace:
@@ -114,12 +81,8 @@ class Namespace:
         It is mounted nowhere, and gone when the descriptor is closed. Raises OSError.
         """
         with self:
-            context = _call("syscall", _SYS_FSOPEN, _String(b"sysfs"), _FSOPEN_CLOEXEC)
-            try:
-                _call("syscall", _SYS_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
-                return _call("syscall", _SYS_FSMOUNT, context, _FSMOUNT_CLOEXEC, _MOUNT_ATTR_RDONLY)
-            finally:
-                posix.close(context)
+            fd: int = sysfs()
+            return fd
 
 
 _host_fd = -1
