@@ -231,7 +231,12 @@ def reconstruct(
         # In shared mode every namespace sees every device, and none was moved.
         devices = devices_in(function, pod) if host.rdma.exclusive() else []
     elif wait and function.rdma_devices(host.rdma) == []:
-        home.await_return(host, function)
+        if not home.await_return(host, function) and not _is_in_a_pod(function):
+            raise CniError(
+                TRY_AGAIN,
+                f"an RDMA device of {function.id} is neither on the host nor in a namespace that a path or a process "
+                "leads to; expected it to come home from one that is dying: try again",
+            )
         marked = marked or _marked_netdev(host, function, None)
     if marked and not devices:
         # They are home, perhaps under the names that a pod's root gave them.
@@ -246,6 +251,17 @@ def reconstruct(
         return None
     log.warning(f"no state of {attachment}: returning {function.id} by what the kernel tells")
     return attachment
+
+
+def _is_in_a_pod(function: Function) -> bool:
+    """Whether a live namespace has the function's RDMA devices: of whichever pod, it is not for this plugin to say."""
+    for namespace in netns.live():
+        try:
+            if devices_in(function, namespace):
+                return True
+        finally:
+            namespace.close()
+    return False
 
 
 def devices_in(function: Function, pod: Namespace) -> list[Device]:

@@ -71,9 +71,9 @@ def _is_home(host: Host, attachment: Attachment, function: Function) -> bool:
     return not away and (attachment.netdev is None or function.netdev_names() != [])
 
 
-def await_return(host: Host, function: Function) -> None:
-    """Wait, as long as is sensible, for devices that a dying namespace gives back."""
-    _wait(lambda: function.rdma_devices(host.rdma) != [] and function.netdev_names() != [])
+def await_return(host: Host, function: Function) -> bool:
+    """Wait, as long as is sensible, for devices that a dying namespace gives back. Whether they came."""
+    return _wait(lambda: function.rdma_devices(host.rdma) != [] and function.netdev_names() != [])
 
 
 def _wait(condition: "Callable[[], bool]", patience: float = PATIENCE) -> bool:

@@ -132,27 +132,59 @@ def test_a_namespace_that_a_process_keeps_alive_gives_its_devices_back(vf: Funct
         process.wait()
 
 
-@pytest.mark.fault("node", "the namespace's mount is removed, a socket keeps it alive")
-def test_a_namespace_that_dies_while_del_runs_is_waited_for(vf: Function, pod: Pod) -> None:
-    """An open socket keeps a namespace alive that no path and no process leads to."""
-    attach(conf(vf), pod)
+def kept_by_a_socket(pod: Pod, seconds: float) -> "subprocess.Popen[str]":
+    """A process whose open socket keeps a namespace alive that no path and no process leads to.
+
+    It ends so many seconds after its stdin.
+    """
     holder = subprocess.Popen(
         ["python3", "-c", (
          "import ctypes, os, socket, sys, time\n"
          f"own = os.open('/proc/self/ns/net', 0); there = os.open('{pod.netns}', 0)\n"
          "libc = ctypes.CDLL(None); libc.setns(there, 0); kept = socket.socket(); libc.setns(own, 0); os.close(there)\n"
-         "print('ready', flush=True); sys.stdin.readline(); time.sleep(1.5)\n")],
+         f"print('ready', flush=True); sys.stdin.readline(); time.sleep({seconds})\n")],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert holder.stdin
     assert holder.stdout
     assert holder.stdout.readline() == "ready\n"
-    pod.delete()
-    assert not home(vf)
-    holder.stdin.close()
+    return holder
+
+
+@pytest.mark.fault("node", "the namespace's mount is removed, a socket keeps it alive")
+def test_a_namespace_that_dies_while_del_runs_is_waited_for(vf: Function, pod: Pod) -> None:
+    attach(conf(vf), pod)
+    with kept_by_a_socket(pod, 1.5) as holder:
+        pod.delete()
+        assert not home(vf)
+        assert holder.stdin
+        holder.stdin.close()
+        detach(conf(vf), pod)
+        assert home(vf)
+
+
+@pytest.mark.fault("node", "the namespace's mount is removed, a socket keeps it alive, and the state is lost")
+def test_a_namespace_that_takes_long_to_die_is_not_taken_for_nothing_to_do_without_state(
+    vf: Function, pod: Pod
+) -> None:
+    attach(conf(vf), pod)
+    lose_state()
+    with kept_by_a_socket(pod, 0):
+        pod.delete()
+        error(guest.cni("DEL", conf(vf), netns=pod), 11, vf.device, "try again")
     detach(conf(vf), pod)
     assert home(vf)
-    holder.wait()
+
+
+@pytest.mark.fault("node", "another pod has the VF, and the state is lost")
+def test_a_vf_that_another_pod_has_is_left_to_it_without_state(vf: Function, pod: Pod, make_pod: MakePod) -> None:
+    other = make_pod("other")
+    attach(conf(vf), other)
+    lose_state()
+    pod.delete()
+    detach(conf(vf), pod)
+    assert other.rdma_names() == list(vf.rdma)
+    detach(conf(vf), other)
+    assert home(vf)
 
 
 @pytest.mark.fault("the pod's root", "renames the RDMA device")

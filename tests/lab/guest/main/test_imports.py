@@ -23,8 +23,8 @@ _WRAPPER = (
     "/opt/cni/rdma-cni/_internal",
     str(_FROZEN / "start.py"),
 )
-_IN_THE_PROGRAM = {"_ctypes", "rdma_cni.syscalls"}
-"""What stands in for a module that only the frozen program has (frozen/syscalls.c)."""
+_IN_THE_PROGRAM = {"_syscalls", "_ctypes", "rdma_cni.syscalls"}
+"""A module that only the frozen program has (frozen/syscalls.c), and what stands in for it here."""
 _SUBNET = {
     "type": "node-subnet",
     "nodeName": "n",
