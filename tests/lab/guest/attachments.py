@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -156,28 +157,44 @@ class Attachment:
 
 
 class Numbers:
-    """1, 2, 3, ... for several at once, until one of them finds that there is no such number.
+    """1, 2, 3, ... for several at once, until there is no such number.
 
-    `reached` are those that there were.
+    `reached` are those that there were. A run may have a call or two fewer than another, as the databases have
+    less to write: a number that was missed comes again, and ends it when it was missed three times.
     """
 
-    def __init__(self, step: int = 1) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._step = step
-        self._last = 1 - step
+        self._last = 0
+        self._again: list[int] = []
+        self._missed: Counter[int] = Counter()
+        self._given_up: list[int] = []
         self.reached: list[int] = []
-        self.ended = False
+
+    @property
+    def ended(self) -> bool:
+        with self._lock:
+            return bool(self._given_up) and not self._again
 
     def next(self) -> int | None:
         with self._lock:
-            if self.ended:
+            if self._again:
+                return self._again.pop()
+            if self._given_up:
                 return None
-            self._last += self._step
+            self._last += 1
             assert self._last < 400, "it never came to its end"
             return self._last
 
-    def end(self) -> None:
-        self.ended = True
+    def miss(self, number: int) -> None:
+        with self._lock:
+            self._missed[number] += 1
+            (self._again if self._missed[number] < 3 else self._given_up).append(number)
+
+    def require_all(self) -> None:
+        """All were reached, up to the first that no run had."""
+        with self._lock:
+            assert set(self.reached) >= set(range(1, min(self._given_up))), (self.reached, self._given_up)
 
 
 def at_once(attachments: Sequence[Attachment], work: Callable[[Attachment], None]) -> None:
