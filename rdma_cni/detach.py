@@ -234,8 +234,10 @@ def reconstruct(
         if not home.await_return(host, function) and not _is_in_a_pod(function):
             raise CniError(
                 TRY_AGAIN,
-                f"an RDMA device of {function.id} is neither on the host nor in a namespace that a path or a process "
-                "leads to; expected it to come home from one that is dying: try again",
+                f"no state of this attachment, and an RDMA device of {function.id} is neither on the host nor in a "
+                "namespace that a path or a process leads to; expected it to come home from one that is dying: try "
+                "again; if it never comes, an open socket or descriptor keeps that one alive: end the process that has "
+                "it, or bind the function's driver anew",
             )
         marked = marked or _marked_netdev(host, function, None)
     if marked and not devices:

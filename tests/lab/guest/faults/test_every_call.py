@@ -1,7 +1,7 @@
 """Whatever happens at whichever call that changes something: killed before it, SIGTERM there, the call failing.
 
-ADD, and DEL or GC, are run anew for the first of these calls, the second, and so on, until one comes to its end
-before the number that it was to be disturbed at: all of them are tried.
+ADD, and DEL or GC, are run anew for the first of these calls, the second, and so on, until three come to their end
+before the number that they were to be disturbed at: all of them are tried.
 """
 
 from collections.abc import Callable

@@ -170,7 +170,7 @@ def test_a_namespace_that_takes_long_to_die_is_not_taken_for_nothing_to_do_witho
     lose_state()
     with kept_by_a_socket(pod, 0):
         pod.delete()
-        error(guest.cni("DEL", conf(vf), netns=pod), 11, vf.device, "try again")
+        error(guest.cni("DEL", conf(vf), netns=pod), 11, vf.device, "try again", "socket")
     detach(conf(vf), pod)
     assert home(vf)
 
